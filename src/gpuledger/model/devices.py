@@ -1,0 +1,67 @@
+"""Where a process can sit: a physical GPU, or a MIG compute instance cut out of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical device: static facts only, read once per driver load.
+
+    Identity is the UUID (`nvmlDeviceGetUUID`); index, minor number and PCI bus id are attributes that
+    change between boots and containers, so equality and hashing use the UUID alone.
+    """
+
+    uuid: str
+    index: int = field(compare=False)
+    name: str = field(default="", compare=False)
+    pci_bus_id: str = field(default="", compare=False)
+    minor: int | None = field(default=None, compare=False)
+    serial: str | None = field(default=None, compare=False)
+    vbios: str | None = field(default=None, compare=False)
+    architecture: str | None = field(default=None, compare=False)
+    compute_capability: str | None = field(default=None, compare=False)
+    sm_count: int | None = field(default=None, compare=False)
+    unified_memory: bool = field(default=False, compare=False)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The physical device: itself. Lets callers treat Gpu and Instance alike."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG compute instance `(gpu, gi, ci)` with its own UUID (`MIG-...`).
+
+    `index` is the position in the driver's MIG device order (`nvmlDeviceGetMigDeviceHandleByIndex`).
+    `sm_count` is the multiprocessors of the compute instance, from `nvmlDeviceGetAttributes_v2`.
+    """
+
+    uuid: str
+    parent: Gpu
+    gi: int
+    ci: int
+    index: int = field(compare=False)
+    profile: str = field(default="", compare=False)
+    sm_count: int | None = field(default=None, compare=False)
+
+    @property
+    def gpu(self) -> Gpu:
+        """The physical device that the instance is part of."""
+        return self.parent
+
+    @property
+    def name(self) -> str:
+        """`GI_CI`, the value of the `instance` label in the native dialect."""
+        return f"{self.gi}_{self.ci}"
+
+
+Device = Gpu | Instance
+
+
+def is_chosen(gpu: Gpu, chosen: tuple[str, ...]) -> bool:
+    """Whether `--devices` takes this Gpu: named by index, UUID or PCI bus id; an empty list takes all."""
+    names = {str(gpu.index), gpu.uuid.lower(), gpu.pci_bus_id.lower()}
+    return not chosen or any(name.lower() in names for name in chosen)

@@ -1,0 +1,37 @@
+"""The whole error vocabulary: who must act, and what the one line says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class GpuledgerError(Exception):
+    """An error whose text is one line for the user: it names the thing and the remedy."""
+
+    exit_code = 1
+
+
+class UsageError(GpuledgerError):
+    """The user asked for something that is not there or cannot be honoured. Exit code 2."""
+
+    exit_code = 2
+
+
+class SourceUnavailable(GpuledgerError):
+    """The machine cannot be read now: no driver, library gone, command missing. Worth another try later.
+
+    `reason` is short and stable (`LIBRARY_NOT_FOUND`), fit for a label; the text carries the remedy.
+    """
+
+    def __init__(self, text: str, reason: str = "unavailable") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def unknown(kind: str, given: str, valid: Iterable[str]) -> UsageError:
+    """`unknown KIND 'given'; did you mean 'nearest'?`, or the valid ones when none is near."""
+    names = sorted(valid)
+    near = get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names)}"
+    return UsageError(f"unknown {kind} '{given}'; {hint}")

@@ -1,0 +1,76 @@
+"""What everything downstream reads: a named Snapshot or none, the Ledger's state, the node's Health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.quantities import Quantity
+from gpuledger.model.session import LedgerState
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorHealth:
+    """How a part of the tick went last: `seconds` of wall time, `last_success` in unix seconds or None."""
+
+    name: str
+    success: bool
+    seconds: float
+    last_success: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The node's own condition, told from memory.
+
+    `status` is one line for a person: `ok`, or what is wrong and what to do. `tried` is true once a first
+    tick was attempted: that, not a healthy GPU, makes the node ready. `interval` is the effective seconds
+    between ticks, `asked_interval` what the user asked for. `stalled` means that a tick has not come back.
+    """
+
+    status: str = "starting"
+    healthy: bool = False
+    tried: bool = False
+    stalled: bool = False
+    ticks: int = 0
+    interval: float = 1.0
+    asked_interval: float = 1.0
+    tick_seconds: float = 0.0
+    started: float = 0.0
+    collectors: tuple[CollectorHealth, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One immutable state of the node. `snapshot` is None before the first tick and while the source is
+    failed or hanging: then gauges are gone, booked counters stay, and health says so.
+    """
+
+    unix: float
+    source: SourceInfo
+    snapshot: Snapshot | None = None
+    ledger: LedgerState = field(default_factory=LedgerState)
+    health: Health = field(default_factory=Health)
+
+
+class Dialect(Protocol):
+    """A vocabulary of metric families in which the same facts are told."""
+
+    @property
+    def name(self) -> str:
+        """The word in `/metrics/<dialect>`."""
+
+    @property
+    def specs(self) -> tuple[FamilySpec, ...]:
+        """Every family that it can tell, in page order: the catalogue."""
+
+    @property
+    def wants(self) -> frozenset[Quantity]:
+        """The quantities to read for it."""
+
+    def tell(self, page: Page) -> Iterable[Family]:
+        """The families of one Page: a pure function."""

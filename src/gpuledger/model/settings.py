@@ -1,0 +1,168 @@
+"""How a package declares its Settings: a frozen dataclass whose fields carry key, parser, flags and help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from re import findall, fullmatch
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+Parser = Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing a user can set: by config key, by environment (`GPULEDGER_` + key), by flags.
+
+    `parse` takes text (flag, environment) or a YAML value and raises ValueError with what is wanted.
+    `repeatable` settings take a list; a flag given twice appends.
+    """
+
+    key: str
+    parse: Parser
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    repeatable: bool = False
+    boolean: bool = False
+
+    @property
+    def environment(self) -> str:
+        """The environment variable, `process.max_per_device` -> `GPULEDGER_PROCESS_MAX_PER_DEVICE`."""
+        return "GPULEDGER_" + self.key.upper().replace(".", "_").replace("-", "_")
+
+
+def setting(
+    key: str,
+    parse: Callable[[object], T],
+    default: T,
+    help: str,  # noqa: A002  (the field's own word, as in argparse)
+    *,
+    flags: tuple[str, ...] | None = None,
+    metavar: str = "",
+    repeatable: bool = False,
+) -> T:
+    """A dataclass field that is a Setting. Flags default to `--key-with-dashes`."""
+    names = ("--" + key.replace("_", "-"),) if flags is None else flags
+    declared = Setting(key, parse, help, names, metavar, repeatable, boolean=parse is cast("object", boolean))
+    return field(default=default, metadata={"setting": declared})
+
+
+def declared(group: type) -> Iterator[tuple[str, Setting, Any]]:
+    """Field name, Setting and default of each setting of a Settings dataclass."""
+    for item in fields(group):
+        if "setting" in item.metadata:
+            default = item.default if item.default is not MISSING else None
+            yield item.name, item.metadata["setting"], default
+
+
+def build(group: type[S], values: Mapping[str, Any]) -> S:
+    """A Settings object from values by key; a key that is not set keeps its default."""
+    given = {name: values[item.key] for name, item, _ in declared(group) if item.key in values}
+    return group(**given)
+
+
+def text(value: object) -> str:
+    """Any scalar as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None or isinstance(value, dict | list):
+        raise ValueError("a text is wanted")
+    return str(value)
+
+
+def boolean(value: object) -> bool:
+    """True or false, as YAML, Go and people write them."""
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "t": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "f": False, "0": False, "no": False, "off": False}
+    try:
+        return words[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError("true or false is wanted") from None
+
+
+def integer(lowest: int, highest: int) -> Callable[[object], int]:
+    """A whole number within bounds, both included."""
+
+    def parse(value: object) -> int:
+        try:
+            number = int(str(value).strip())
+        except ValueError:
+            raise ValueError("a whole number is wanted") from None
+        if isinstance(value, bool) or not lowest <= number <= highest:
+            raise ValueError(f"a whole number from {lowest} to {highest} is wanted")
+        return number
+
+    return parse
+
+
+def number(lowest: float, highest: float) -> Callable[[object], float]:
+    """A number within bounds, both included."""
+
+    def parse(value: object) -> float:
+        try:
+            found = float(str(value).strip())
+        except ValueError:
+            raise ValueError("a number is wanted") from None
+        if isinstance(value, bool) or not lowest <= found <= highest:
+            raise ValueError(f"a number from {lowest:g} to {highest:g} is wanted")
+        return found
+
+    return parse
+
+
+def choice(*valid: str) -> Callable[[object], str]:
+    """One of a few words."""
+
+    def parse(value: object) -> str:
+        # YAML 1.1 reads a bare `off` as false and `on` as true.
+        word = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value).strip()
+        if word not in valid:
+            raise ValueError(f"one of {', '.join(valid)} is wanted")
+        return word
+
+    return parse
+
+
+def words(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    """A comma-separated text or a YAML list of items."""
+
+    def parse(value: object) -> tuple[T, ...]:
+        parts: Iterable[object]
+        parts = value if isinstance(value, list | tuple) else [part.strip() for part in str(value).split(",")]
+        return tuple(item(part) for part in parts if part != "")
+
+    return parse
+
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(bare: str = "s", lowest: float = 0.0) -> Callable[[object], float]:
+    """Seconds from a Go duration (`1m30s`, `500ms`) or a bare number in the unit `bare`."""
+
+    def parse(value: object) -> float:
+        written = str(value).strip()
+        if isinstance(value, bool) or not written:
+            raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
+        if fullmatch(r"\d+(\.\d+)?", written):
+            seconds = float(written) * _SECONDS[bare]
+        elif fullmatch(r"(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d))+", written):
+            seconds = _sum_of_parts(written)
+        else:
+            raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
+        if seconds < lowest:
+            raise ValueError(f"a duration of at least {lowest:g} s is wanted")
+        return seconds
+
+    return parse
+
+
+def _sum_of_parts(written: str) -> float:
+    parts = findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d)", written)
+    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)

@@ -1,0 +1,32 @@
+"""Text from outside, made safe to carry: any bytes in, short printable Unicode out."""
+
+from __future__ import annotations
+
+LONGEST_NAME = 128
+
+
+def from_bytes(raw: bytes) -> str:
+    """Decode as UTF-8; a byte that is not UTF-8 becomes `\\xNN`, so different names stay different."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def clean_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """Cut at `longest` characters and spell out control characters.
+
+    Line feeds and tabs stay (every exposition format escapes the first and allows the second); the rest
+    of C0, DEL and lone surrogates become `\\xNN` or `\\uNNNN`: a NUL ends Prometheus's parser, a surrogate
+    cannot be encoded.
+    """
+    cut = text[:longest]
+    if cut.isprintable():
+        return cut
+    return "".join(_spelled(char) for char in cut)[:longest]
+
+
+def _spelled(char: str) -> str:
+    code = ord(char)
+    if (code < 0x20 and char not in "\n\t") or code == 0x7F:
+        return f"\\x{code:02x}"
+    if 0xD800 <= code <= 0xDFFF:
+        return f"\\u{code:04x}"
+    return char

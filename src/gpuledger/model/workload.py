@@ -1,0 +1,44 @@
+"""Whose process it is, and what has been handed to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.devices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The owner of a process. Unknown text is empty: an owner is never invented.
+
+    `kind` is what the deepest known answer is: pod, container (Docker, Podman or containerd outside
+    Kubernetes), slurm, unit (systemd), user, or unknown. `found_by` names the evidence (`cgroup`,
+    `simulator`, ...); `missing` says why the process could not be resolved further, as a short reason
+    that is the label value of `gpuledger_unresolved_processes`.
+    """
+
+    kind: str = "unknown"
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    pod_uid: str = ""
+    container_id: str = ""
+    runtime: str = ""
+    job: str = ""
+    step: str = ""
+    unit: str = ""
+    user: str = ""
+    found_by: str = ""
+    missing: str = ""
+
+
+UNKNOWN = Workload()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A Device handed to a Workload (kubelet, DRA, Slurm), whether or not it runs anything."""
+
+    device: Device
+    workload: Workload
+    found_by: str = ""

@@ -1,0 +1,58 @@
+"""What a user sets about sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.settings import duration, integer, number, setting, text, words
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Which machine is read, and how often its slow parts are."""
+
+    source: str = setting(
+        "source",
+        text,
+        "auto",
+        "where readings come from: auto (this machine's driver), nvml, simulator[:NAME|FILE]; "
+        "auto never picks the simulator",
+        metavar="SOURCE",
+    )
+    devices: tuple[str, ...] = setting(
+        "devices",
+        words(text),
+        (),
+        "read only these GPUs, by index, UUID or PCI bus id (default: all)",
+        metavar="LIST",
+    )
+    process_scan_interval: float = setting(
+        "process_scan_interval",
+        duration("s"),
+        0.0,
+        "read the process lists only this often (default: every tick)",
+        metavar="DURATION",
+    )
+    slow_interval: float = setting(
+        "slow_interval",
+        duration("s", lowest=0.1),
+        10.0,
+        "period of fields that change slowly or cost much to read, such as ECC counts and power limits",
+        metavar="DURATION",
+    )
+    seed: int = setting(
+        "simulator.seed",
+        integer(0, 2**32 - 1),
+        1,
+        "simulator: the same seed and scenario give the same node",
+        flags=("--seed",),
+        metavar="N",
+    )
+    speed: float = setting(
+        "simulator.speed",
+        number(0.01, 10_000),
+        1.0,
+        "simulator: scenario seconds per real second",
+        flags=("--speed",),
+        metavar="FACTOR",
+    )

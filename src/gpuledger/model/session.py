@@ -42,14 +42,15 @@ class Account:
 class LedgerState:
     """The Ledger after one Snapshot: immutable, so that a Page can hold it.
 
-    `open_sessions` counts per Device uuid; a Device whose list failed is not in it. `told` are the
-    processes within the per-Device cap, `untold` counts the rest per Device uuid. `xids` counts events per
-    `(gpu uuid, xid)` since start, `xid_times` holds the unix time of the last one.
+    `compute_sessions` and `graphics_sessions` count open Sessions per Device uuid (graphics: those that only
+    draw); a Device whose process list failed is in neither. `untold` are the processes beyond the
+    per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
+    since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
     """
 
-    open_sessions: Mapping[str, int] = field(default_factory=dict)
-    told: frozenset[ProcessKey] = frozenset()
-    untold: Mapping[str, int] = field(default_factory=dict)
+    compute_sessions: Mapping[str, int] = field(default_factory=dict)
+    graphics_sessions: Mapping[str, int] = field(default_factory=dict)
+    untold: Mapping[str, frozenset[ProcessKey]] = field(default_factory=dict)
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
     xid_times: Mapping[tuple[str, int], float] = field(default_factory=dict)
     invalid: int = 0

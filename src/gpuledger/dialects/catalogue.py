@@ -1,0 +1,33 @@
+"""Every dialect there is, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuledger.dialects.native.dialect import NativeDialect
+from gpuledger.dialects.process import ProcessDialect
+from gpuledger.dialects.session import SessionDialect
+from gpuledger.dialects.settings import DialectSettings
+from gpuledger.model.errors import unknown
+from gpuledger.model.page import Dialect
+
+
+def dialects(settings: DialectSettings, version: str) -> dict[str, Dialect]:
+    """All dialects under the user's settings, in the order of the default page."""
+    every: tuple[Dialect, ...] = (
+        ProcessDialect(settings),
+        SessionDialect(settings),
+        NativeDialect(version),
+    )
+    return {dialect.name: dialect for dialect in every}
+
+
+def known(names: Iterable[str], every: dict[str, Dialect]) -> tuple[str, ...]:
+    """The names as given, without repeats.
+
+    Raises UsageError with the nearest valid name.
+    """
+    for name in names:
+        if name not in every:
+            raise unknown("dialect", name, every)
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,122 @@
+"""Native families of the node itself: source, collectors, the tick, the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.page import Page
+
+SOURCE = FamilySpec(
+    "gpuledger_source_info",
+    "info",
+    'Where readings come from; simulated="true" for anything that is not hardware.',
+    ("source", "simulated", "driver_version", "library_version", "cuda_version", "detail"),
+    source="source; nvmlSystemGetDriverVersion, NVMLVersion, CudaDriverVersion_v2",
+)
+BUILD = FamilySpec(
+    "gpuledger_build_info",
+    "info",
+    "The program's version.",
+    ("version",),
+    source="the program",
+)
+SUCCESS = FamilySpec(
+    "gpuledger_collector_success",
+    "gauge",
+    "1 when this part of the last tick did its work, 0 when it failed or did not come back.",
+    ("collector",),
+    source="the tick",
+)
+SECONDS = FamilySpec(
+    "gpuledger_collector_duration_seconds",
+    "gauge",
+    "Wall time of this part of the last tick.",
+    ("collector",),
+    unit="seconds",
+    source="the tick",
+)
+LAST = FamilySpec(
+    "gpuledger_collector_last_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the last tick in which this part did its work.",
+    ("collector",),
+    unit="seconds",
+    source="the tick",
+)
+TICKS = FamilySpec(
+    "gpuledger_ticks_total",
+    "counter",
+    "Ticks since the program started.",
+    source="the tick",
+)
+INTERVAL = FamilySpec(
+    "gpuledger_tick_interval_seconds",
+    "gauge",
+    "Seconds between ticks: --interval, doubled up to three times while ticks are slow.",
+    unit="seconds",
+    source="the tick",
+)
+STALLED = FamilySpec(
+    "gpuledger_tick_stalled",
+    "gauge",
+    "1 while a tick is overdue by three intervals: the driver does not answer, device data is gone.",
+    source="the watchdog",
+)
+SNAPSHOT_TIME = FamilySpec(
+    "gpuledger_snapshot_timestamp_seconds",
+    "gauge",
+    "Unix time of the readings on this page; absent when there are none.",
+    unit="seconds",
+    source="the tick",
+)
+INVALID = FamilySpec(
+    "gpuledger_invalid_values_total",
+    "counter",
+    "Values from the driver that cannot be true (sentinels, out of range); they are told as absent.",
+    source="the source",
+)
+
+SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, TICKS, INTERVAL, STALLED, SNAPSHOT_TIME, INVALID)
+
+
+def tell(page: Page, version: str) -> Iterator[Family]:
+    """Families of one Page; they are there whatever the driver does."""
+    yield _info(page)
+    yield _one(BUILD, 1, version)
+    yield from _collectors(page)
+    health = page.health
+    yield _one(TICKS, health.ticks)
+    yield _one(INTERVAL, health.interval)
+    yield _one(STALLED, int(health.stalled))
+    yield _one(SNAPSHOT_TIME, page.snapshot.unix if page.snapshot else None)
+    yield _one(INVALID, page.ledger.invalid)
+
+
+def _one(spec: FamilySpec, value: float | None, *labels: str) -> Family:
+    family = Family(spec)
+    family.add(value, *labels)
+    return family
+
+
+def _info(page: Page) -> Family:
+    source = page.source
+    return _one(
+        SOURCE,
+        1,
+        source.name,
+        "true" if source.simulated else "false",
+        source.driver_version,
+        source.library_version,
+        source.cuda_version,
+        source.detail,
+    )
+
+
+def _collectors(page: Page) -> Iterable[Family]:
+    success, seconds, last = Family(SUCCESS), Family(SECONDS), Family(LAST)
+    for part in page.health.collectors:
+        success.add(int(part.success), part.name)
+        seconds.add(part.seconds, part.name)
+        last.add(part.last_success, part.name)
+    return success, seconds, last

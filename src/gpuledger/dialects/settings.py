@@ -1,0 +1,55 @@
+"""What a user sets about dialects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.settings import boolean, choice, setting, text, words
+
+DEFAULT = ("process", "session", "native")
+
+
+@dataclass(frozen=True, slots=True)
+class DialectSettings:
+    """In which vocabularies the facts are told, and how the `process` and `session` ones spell them."""
+
+    dialect: tuple[str, ...] = setting(
+        "dialect",
+        words(text),
+        DEFAULT,
+        "the dialects of the metrics page, comma-separated; each is also at its own /metrics/<dialect>",
+        metavar="LIST",
+    )
+    node_name: str = setting(
+        "node_name",
+        text,
+        "",
+        "add a label node=NAME to the process and session families",
+        metavar="NAME",
+    )
+    mig_label: str = setting(
+        "process.mig_label",
+        choice("gi-ci", "device"),
+        "gi-ci",
+        "gpu label of a MIG instance: gi-ci gives GPU_GI_CI (0_2_0), device gives GPU_DEVICE_0 (0_1_0)",
+        metavar="FORM",
+    )
+    pid_label: str = setting(
+        "process.pid_label",
+        choice("host", "gpu-prefixed"),
+        "host",
+        "pid label: host is the pid as nvidia-smi prints it, gpu-prefixed gives gpu1_12345",
+        metavar="FORM",
+    )
+    memory_label: bool = setting(
+        "process.memory_label",
+        boolean,
+        True,
+        "put gpu_memory on gpu_process_info; a changing label makes a new series at every change",
+    )
+    graphics: bool = setting(
+        "process.graphics",
+        boolean,
+        False,
+        "tell and count processes that only draw, too, in process and session",
+    )

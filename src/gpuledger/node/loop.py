@@ -1,0 +1,164 @@
+"""The tick: read, name, post, publish. One thread reads the driver, another one watches it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Condition, Event, Thread
+
+from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.page import Health, Page
+from gpuledger.model.quantities import Quantity
+from gpuledger.model.session import LedgerState
+from gpuledger.model.snapshot import Collected, Snapshot
+from gpuledger.model.source import Clock, Source
+from gpuledger.node.pace import Pace
+from gpuledger.node.vitals import Vitals, status_of
+
+log = logging.getLogger("gpuledger.node")
+
+Namer = Callable[[Snapshot], Snapshot]
+Poster = Callable[[Snapshot], LedgerState]
+
+# A page three intervals old is not the present. Counted from the last page, so that health turns within
+# three intervals of the moment when the driver stops answering.
+_STALE_AFTER = 3.0
+
+
+class Node:
+    """Turns a Source into Pages.
+
+    `publish` is called with each Page, from the tick thread or, when a tick does not come back, from the
+    watchdog; never from both at once. `wanted` is asked before each tick.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        name: Namer,
+        post: Poster,
+        publish: Callable[[Page], None],
+        wanted: Callable[[], frozenset[Quantity]],
+        clock: Clock,
+        interval: float,
+    ) -> None:
+        self._source = source
+        self._name = name
+        self._post = post
+        self._publish = publish
+        self._wanted = wanted
+        self._clock = clock
+        self._pace = Pace(interval)
+        self._vitals = Vitals(clock.unix(), interval)
+        self._ledger = LedgerState()
+        self._stop = Event()
+        self._published = Condition()
+        self._last_page = clock.elapsed()
+        self._stalled = False
+        self._status = ""
+        # Daemons: a driver call that never returns must not keep the process from ending.
+        self._threads = [
+            Thread(target=self._run, name="tick", daemon=True),
+            Thread(target=self._watch, name="watchdog", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to tick, the first time at once."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End both threads. A tick that hangs in the driver is left behind after `patience` seconds."""
+        self._stop.set()
+        with self._published:
+            self._published.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(patience)
+        if not self._threads[0].is_alive():
+            self._source.close()
+
+    def tick(self) -> Page:
+        """Read, name and post once, publish the Page and answer it."""
+        began = self._clock.elapsed()
+        snapshot, parts, status = self._read(began)
+        seconds = self._clock.elapsed() - began
+        if self._pace.note(seconds):
+            log.warning(
+                "reading takes %.0f ms: the interval is now %g s", seconds * 1000, self._pace.interval
+            )
+        unix = snapshot.unix if snapshot else self._clock.unix()
+        with self._published:
+            health = self._vitals.ticked(unix, parts, status, self._pace.interval, seconds)
+            page = self._show(snapshot, unix, health)
+            self._last_page = self._clock.elapsed()
+            self._stalled = False
+            self._published.notify_all()
+        self._say(status)
+        return page
+
+    def _read(self, began: float) -> tuple[Snapshot | None, list[Collected], str]:
+        try:
+            snapshot = self._source.read(self._wanted())
+        except SourceUnavailable as error:
+            text = str(error)
+            return None, self._vitals.source_lost(text, self._clock.elapsed() - began), text
+        read = self._clock.elapsed()
+        snapshot = self._name(snapshot)
+        named = self._clock.elapsed()
+        self._ledger = self._post(snapshot)
+        posted = self._clock.elapsed()
+        parts = [
+            Collected("source", read - began),
+            *snapshot.collected,
+            Collected("workloads", named - read),
+            Collected("ledger", posted - named),
+        ]
+        return snapshot, parts, status_of(snapshot)
+
+    def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:
+        source = snapshot.source if snapshot else self._source.info
+        page = Page(unix=unix, source=source, snapshot=snapshot, ledger=self._ledger, health=health)
+        self._publish(page)
+        return page
+
+    def _say(self, status: str) -> None:
+        # Once per change: a node without a driver must not fill its log.
+        if status != self._status:
+            self._status = status
+            if status == "ok":
+                log.info("reading %s every %g s", self._source.info.name, self._pace.interval)
+            else:
+                log.error("%s", status)
+
+    def _run(self) -> None:
+        due = self._clock.elapsed()
+        while not self._stop.is_set():
+            try:
+                self.tick()
+            except Exception:
+                # The loop outlives any single tick; the watchdog turns health when none comes through.
+                log.exception("a tick failed")
+            now = self._clock.elapsed()
+            due = max(due + self._pace.interval, now)
+            self._stop.wait(due - now)
+
+    def _watch(self) -> None:
+        with self._published:
+            while not self._stop.is_set():
+                allowed = _STALE_AFTER * self._pace.interval
+                late = self._clock.elapsed() - self._last_page
+                if late >= allowed and not self._stalled:
+                    self._turn_stale(late)
+                self._published.wait(None if self._stalled else max(allowed - late, 0.001))
+
+    def _turn_stale(self, late: float) -> None:
+        self._stalled = True
+        status = (
+            f"no reading for {late:.1f} s: {self._source.info.name} does not answer; device data is withheld"
+            " until it does (look for Xid errors in dmesg; a hung driver needs a reboot)"
+        )
+        health = self._vitals.stalled(status, self._pace.interval, late)
+        self._show(None, self._clock.unix(), health)
+        self._say(status)

@@ -1,0 +1,95 @@
+"""Flags from Settings: one dash or two, `--flag value` or `--flag=value`, and help that teaches."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from gpuledger.config.assemble import CONFIG_VARIABLE, settings_of
+from gpuledger.model.errors import UsageError, unknown
+from gpuledger.model.settings import Setting, declared
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line said: texts by setting key, the configuration file, and other words."""
+
+    flags: Mapping[str, Sequence[str]]
+    config: Path | None
+    words: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def parser(command: str, about: str, epilog: str, groups: Mapping[str, type]) -> argparse.ArgumentParser:
+    """A parser whose flags are the groups' Settings, under the groups' titles."""
+    made = _Parser(
+        prog=f"gpuledger {command}",
+        description=about,
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--config", metavar="FILE", help=f"YAML file of settings [{CONFIG_VARIABLE}]")
+    for title, group in groups.items():
+        section = made.add_argument_group(title)
+        for _, item, default in declared(group):
+            section.add_argument(
+                *item.flags,
+                dest=item.key,
+                action="append",
+                metavar=item.metavar or ("BOOL" if item.boolean else "VALUE"),
+                help=_help(item, default),
+            )
+    return made
+
+
+def _help(item: Setting, default: object) -> str:
+    shown = "" if default in ("", (), None) else f" (default: {_written(default)})"
+    repeat = "; repeatable" if item.repeatable else ""
+    return f"{item.help}{repeat}{shown} [{item.environment}]".replace("%", "%%")
+
+
+def _written(default: object) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, tuple):
+        return ",".join(str(part) for part in default)
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def parse(made: argparse.ArgumentParser, groups: Iterable[type], arguments: Sequence[str]) -> Given:
+    """The command line as values by key.
+
+    Raises UsageError naming an unknown flag and the nearest valid one.
+    """
+    settings = settings_of(groups)
+    known = {flag: item for item in settings.values() for flag in item.flags}
+    space, rest = made.parse_known_args(_normal(arguments, known))
+    for word in rest:
+        if word.startswith("-") and word != "-":
+            raise unknown("flag", word.split("=", 1)[0], {*known, "--config", "--help"})
+    given = vars(space)
+    config = given.pop("config")
+    flags = {key: texts for key, texts in given.items() if texts is not None}
+    return Given(flags, Path(config) if config else None, tuple(rest))
+
+
+def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]:
+    """Go's spelling made argparse's: `-log-level` gets its second dash, a bare boolean its value."""
+    return [_normal_word(word, known) for word in arguments]
+
+
+def _normal_word(word: str, known: Mapping[str, Setting]) -> str:
+    name, equals, value = word.partition("=")
+    if len(name) > 2 and name[0] == "-" and name[1] != "-" and f"-{name}" in (*known, "--config"):
+        name = f"-{name}"
+    if not equals and name in known and known[name].boolean:
+        return f"{name}=true"
+    return f"{name}{equals}{value}"

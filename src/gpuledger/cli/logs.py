@@ -1,0 +1,58 @@
+"""Log lines on stderr: logfmt for people and grep, JSON for collectors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+from gpuledger.config.settings import LogSettings
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+_NAMES = {logging.WARNING: "warn", logging.CRITICAL: "error"}
+
+
+def fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, str]:
+    """The parts of one line, in order."""
+    parts = {
+        "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        "level": _NAMES.get(record.levelno, record.levelname.lower()),
+        "logger": record.name,
+        "msg": record.getMessage(),
+    }
+    if record.exc_info:
+        parts["error"] = formatter.formatException(record.exc_info)
+    return parts
+
+
+class Logfmt(logging.Formatter):
+    """`ts=... level=info logger=gpuledger.node msg="..."`; always one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as one line."""
+        return " ".join(f"{key}={_quoted(value)}" for key, value in fields(record, self).items())
+
+
+class Json(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record as one line."""
+        return json.dumps(fields(record, self), ensure_ascii=False)
+
+
+def _quoted(value: str) -> str:
+    if value and not any(char in value for char in ' ="\\\n'):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def set_up(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Send the program's log to `stream`, stderr by default."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(Json() if settings.format == "json" else Logfmt())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(_LEVELS[settings.level])

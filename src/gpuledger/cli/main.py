@@ -1,0 +1,72 @@
+"""Which command, and what becomes of errors: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from gpuledger.model.errors import GpuledgerError, UsageError, unknown
+
+# Modules are loaded by name, so that a command pays only for itself.
+COMMANDS = {
+    "serve": "serve metrics and the node's page over HTTP (what no command means)",
+    "metrics": "list every family of metrics: name, type, labels, meaning, source",
+    "version": "print the version",
+}
+
+_OVERVIEW = """\
+gpuledger tells who uses each NVIDIA GPU, for how long, and what it costs.
+
+usage: gpuledger [COMMAND] [FLAGS]     no command means serve
+
+commands:
+{commands}
+
+try it without a GPU:
+  gpuledger serve --source simulator
+  curl -s localhost:9400/metrics
+
+more: gpuledger COMMAND --help
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; answers the exit code: 0, 1 when something failed, 2 when the user must change it."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except GpuledgerError as error:
+        print(f"gpuledger: {error}", file=sys.stderr)  # noqa: T201  (the one line for the user)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of stdout went away (`gpuledger metrics | head`): not an error of ours.
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    if words and words[0] in ("-h", "--help", "-help", "help"):
+        width = max(map(len, COMMANDS))
+        lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
+        sys.stdout.write(_OVERVIEW.format(commands=lines))
+        return 0
+    if words and words[0] in ("--version", "-version"):
+        words[0] = "version"
+    command = "serve" if not words or words[0].startswith("-") else words.pop(0)
+    if command not in COMMANDS:
+        raise unknown("command", command, COMMANDS)
+    run = import_module(f"gpuledger.cli.{command}").run
+    try:
+        return int(run(words))
+    except SystemExit as done:
+        # argparse leaves this way after --help.
+        return done.code if isinstance(done.code, int) else 1
+
+
+def no_words(command: str, words: Sequence[str]) -> None:
+    """Raise UsageError when a command that takes none was given words that are not flags."""
+    if words:
+        raise UsageError(f"{command} takes no '{words[0]}'; see gpuledger {command} --help")

@@ -1,0 +1,96 @@
+"""`gpuledger metrics`: the catalogue of families."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from os import environ
+
+from gpuledger import __version__
+from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.main import no_words
+from gpuledger.config.assemble import assemble
+from gpuledger.config.node import NODE
+from gpuledger.dialects.catalogue import dialects, known
+from gpuledger.dialects.settings import DialectSettings
+from gpuledger.model.family import FamilySpec
+from gpuledger.model.settings import build, choice, setting
+
+_ABOUT = "List every family of metrics that gpuledger can tell, dialect by dialect."
+_EXAMPLES = """\
+examples:
+  gpuledger metrics                             all, as a table
+  gpuledger metrics --dialect native            one dialect
+  gpuledger metrics --format markdown           what docs/metrics.md is made of
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """How the catalogue is written."""
+
+    format: str = setting(
+        "format",
+        choice("table", "markdown", "json"),
+        "table",
+        "table, markdown or json",
+        flags=("--format",),
+        metavar="FORM",
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the catalogue, of all dialects or of those named."""
+    groups = {"what": MetricsSettings, "dialects": DialectSettings}
+    given = parse(parser("metrics", _ABOUT, _EXAMPLES, groups), groups.values(), arguments)
+    no_words("metrics", given.words)
+    values = assemble(groups.values(), given.flags, environ, given.config, NODE.values())
+    settings = build(DialectSettings, values)
+    every = dialects(settings, __version__)
+    names = known(settings.dialect, every) if "dialect" in values else tuple(every)
+    catalogue = {name: every[name].specs for name in names}
+    write = {"table": _table, "markdown": _markdown, "json": _json}
+    sys.stdout.write(write[build(MetricsSettings, values).format](catalogue))
+    return 0
+
+
+Catalogue = dict[str, tuple[FamilySpec, ...]]
+
+
+def _table(catalogue: Catalogue) -> str:
+    width = max(len(spec.name) for specs in catalogue.values() for spec in specs)
+    lines = []
+    for name, specs in catalogue.items():
+        lines.append(f"# {name}")
+        for spec in specs:
+            lines.append(f"{spec.name:<{width}}  {spec.type:<7}  {{{', '.join(spec.labels)}}}")
+            lines.append(f"{'':<{width}}  {spec.help}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _markdown(catalogue: Catalogue) -> str:
+    lines = [
+        "# Metrics",
+        "",
+        "Made by `gpuledger metrics --format markdown`; `make docs` writes it anew and a test compares.",
+    ]
+    for name, specs in catalogue.items():
+        lines += ["", f"## {name}: `/metrics/{name}`", ""]
+        lines += ["| family | type | unit | labels | meaning | source |", "|---|---|---|---|---|---|"]
+        lines += [_row(spec) for spec in specs]
+    return "\n".join(lines) + "\n"
+
+
+def _row(spec: FamilySpec) -> str:
+    cells = (f"`{spec.name}`", spec.type, spec.unit, ", ".join(spec.labels), spec.help, spec.source)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _json(catalogue: Catalogue) -> str:
+    return (
+        json.dumps({name: [asdict(spec) for spec in specs] for name, specs in catalogue.items()}, indent=2)
+        + "\n"
+    )

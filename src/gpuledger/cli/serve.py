@@ -1,0 +1,85 @@
+"""`gpuledger serve`: the node exporter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from os import environ
+
+from gpuledger import __version__
+from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.logs import set_up
+from gpuledger.cli.main import no_words
+from gpuledger.cli.wiring import Assembly, assemble_node
+from gpuledger.config.assemble import assemble
+from gpuledger.config.node import NODE
+from gpuledger.config.settings import LogSettings
+from gpuledger.model.settings import build
+from gpuledger.outputs.http import HttpServer
+
+log = logging.getLogger("gpuledger.serve")
+
+_ABOUT = """\
+Read this machine's GPUs once a second and serve who uses them, as Prometheus metrics and as a page.
+"""
+_EXAMPLES = """\
+examples:
+  gpuledger serve                                  the driver of this machine, on port 9400
+  gpuledger serve --source simulator               a made-up Kubernetes node with 8 GPUs, MIG and sharing
+  gpuledger serve --source simulator:workstation   a made-up desktop with two GPUs
+  gpuledger serve --listen-address :9400=native --listen-address 127.0.0.1:9401=process,session
+  gpuledger serve --devices 0,2 --interval 5s --log-format json
+
+then:
+  curl -s localhost:9400/metrics                   the dialects of --dialect
+  curl -s localhost:9400/metrics/native            one dialect
+  xdg-open http://localhost:9400/                  what people look at
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    groups = NODE.values()
+    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments)
+    no_words("serve", given.words)
+    values = assemble(groups, given.flags, environ, given.config)
+    set_up(build(LogSettings, values))
+    # The tick computes in bursts of a few milliseconds; the default of 5 ms per turn would be what a
+    # scrape waits for the interpreter.
+    sys.setswitchinterval(0.0005)
+    return asyncio.run(_serve(values))
+
+
+async def _serve(values: Mapping[str, object]) -> int:
+    made = assemble_node(values)
+    server = HttpServer(made.listeners)
+    # Port first: who cannot listen must not have touched the driver.
+    await server.start()
+    try:
+        made.node.start()
+        _greet(made, server)
+        await _until_told()
+        log.info("stopping")
+    finally:
+        await server.stop()
+        made.node.stop()
+    return 0
+
+
+def _greet(made: Assembly, server: HttpServer) -> None:
+    log.info("gpuledger %s, source %s", __version__, made.source.info.name)
+    if made.source.info.simulated:
+        log.warning("simulated data (%s): nothing here was measured", made.source.info.detail)
+    for host, port in server.addresses:
+        log.info("listening on %s port %d", host, port)
+
+
+async def _until_told() -> None:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    await told.wait()

@@ -1,0 +1,85 @@
+"""One set of values out of defaults, a YAML file, the environment and flags; each beats those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpuledger.model.errors import UsageError, unknown
+from gpuledger.model.settings import Setting, declared
+
+# A Service called gpuledger makes the kubelet inject GPULEDGER_PORT, GPULEDGER_SERVICE_HOST and the like.
+CONFIG_VARIABLE = "GPULEDGER_CONFIG"
+
+
+def settings_of(groups: Iterable[type]) -> dict[str, Setting]:
+    """Every Setting of the groups by key."""
+    return {item.key: item for group in groups for _, item, _ in declared(group)}
+
+
+def assemble(
+    groups: Iterable[type],
+    flags: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    file: Path | None,
+    others: Iterable[type] = (),
+) -> dict[str, Any]:
+    """Parsed values by key; what nobody set is not in it.
+
+    `flags` maps keys to the texts given. `others` are groups of other commands: one file serves all, so
+    their keys may stand in it. Raises UsageError with one line that names the place (flag,
+    variable, or file and key), what was wrong and what is wanted.
+    """
+    settings = settings_of(groups)
+    values: dict[str, Any] = {}
+    if file is not None:
+        for key, value in _read_file(file, settings_of(others) | settings).items():
+            if key in settings:
+                values[key] = _parse(settings[key], value, f"{file}: {key}")
+    for key, item in settings.items():
+        if item.environment in environment:
+            values[key] = _parse(item, environment[item.environment], item.environment)
+    for key, texts in flags.items():
+        item = settings[key]
+        given: object = list(texts) if item.repeatable else texts[-1]
+        values[key] = _parse(item, given, item.flags[0])
+    return values
+
+
+def _parse(item: Setting, value: object, place: str) -> object:
+    try:
+        return item.parse(value)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}, not {value!r}") from None
+
+
+def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{file}: a mapping of settings is wanted at the top")
+    return dict(_flat(content, "", file, settings))
+
+
+def _flat(
+    content: Mapping[object, object], prefix: str, file: Path, settings: Mapping[str, Setting]
+) -> Iterable[tuple[str, object]]:
+    sections = {key.rsplit(".", 1)[0] for key in settings if "." in key}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if key in settings:
+            yield key, value
+        elif isinstance(value, dict) and key in sections:
+            yield from _flat(value, key + ".", file, settings)
+        else:
+            error = unknown("key", key, [*settings, *sections])
+            raise UsageError(f"{file}: {error}")

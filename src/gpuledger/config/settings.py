@@ -1,0 +1,29 @@
+"""What a user sets about the program itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuledger.model.settings import choice, setting
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What goes to stderr, and how."""
+
+    level: str = setting(
+        "log.level",
+        choice("debug", "info", "warn", "error"),
+        "info",
+        "log from this level up: debug, info, warn or error",
+        flags=("--log-level", "--log.level"),
+        metavar="LEVEL",
+    )
+    format: str = setting(
+        "log.format",
+        choice("logfmt", "json"),
+        "logfmt",
+        "log lines as logfmt or json",
+        flags=("--log-format", "--log.format"),
+        metavar="FORM",
+    )

@@ -1,0 +1,120 @@
+"""The native vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from builders import GIB, gpu, instance, page, process, reading, snapshot
+from gpuledger.dialects.native.dialect import NativeDialect
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model import quantities as q
+from gpuledger.model.page import CollectorHealth, Health
+from gpuledger.model.session import LedgerState
+from gpuledger.model.snapshot import Snapshot, XidEvent
+from gpuledger.model.workload import Workload
+
+Told = Mapping[str, Mapping[tuple[str, ...], float]]
+
+
+def told(seen: Snapshot | None, ledger: LedgerState | None = None, health: Health | None = None) -> Told:
+    families = NativeDialect("9.9").tell(page(seen, ledger, health))
+    return {family.spec.name.removeprefix("gpuledger_"): family.samples for family in families}
+
+
+def test_every_family_is_declared_and_told_once() -> None:
+    dialect = NativeDialect("9.9")
+    names = [family.spec.name for family in dialect.tell(page(snapshot(reading(gpu(0)))))]
+    assert sorted(names) == sorted(spec.name for spec in dialect.specs)
+    assert len(set(names)) == len(names)
+
+
+def test_quantities_of_a_gpu_are_told_once_and_never_on_its_instances() -> None:
+    card = gpu(0)
+    cut = instance(card, 2, profile="3g.40gb")
+    families = told(
+        snapshot(
+            reading(card, values={q.POWER: 300.0, q.MEMORY_USED: 5 * GIB}),
+            reading(cut, values={q.MEMORY_USED: 4 * GIB}),
+        )
+    )
+    assert families["device_power_watts"] == {("GPU-0",): 300.0}
+    assert families["device_memory_used_bytes"] == {("GPU-0", ""): 5 * GIB, ("GPU-0", "2_0"): 4 * GIB}
+    assert {row[:2] for row in families["device_info"]} == {("GPU-0", ""), ("GPU-0", "2_0")}
+
+
+def test_absent_quantities_have_no_sample() -> None:
+    families = told(snapshot(reading(gpu(0), values={q.UTILIZATION: 0.0})))
+    assert families["device_utilization_ratio"] == {("GPU-0",): 0.0}
+    assert families["device_power_watts"] == {}
+
+
+def test_a_lost_gpu_is_down_and_the_others_are_whole() -> None:
+    lost, well = gpu(0), gpu(1)
+    families = told(
+        snapshot(
+            reading(lost, up=False, failed=True, values={}),
+            reading(well, process(well), values={q.POWER: 99.0}),
+        )
+    )
+    assert families["device_up"] == {("GPU-0", ""): 0, ("GPU-1", ""): 1}
+    assert families["device_power_watts"] == {("GPU-1",): 99.0}
+    assert {row[0] for row in families["processes"]} == {"GPU-1"}
+
+
+def test_what_a_device_does_not_have_is_told_as_unsupported() -> None:
+    families = told(snapshot(reading(gpu(0), supported={"fan_speed": False, "power": True})))
+    assert families["field_supported"] == {("GPU-0", "", "fan_speed"): 0, ("GPU-0", "", "power"): 1}
+
+
+def test_a_process_is_told_with_its_owner_on_the_info_series_alone() -> None:
+    card = gpu(0)
+    owner = Workload("pod", namespace="ml", pod="train-0", container="c", pod_uid="u", container_id="i")
+    families = told(snapshot(reading(card, process(card, 7, workload=owner))))
+    (row,) = families["process_info"]
+    assert row[:5] == ("GPU-0", "", "7", "python3", "C")
+    assert row[5:9] == ("pod", "ml", "train-0", "c")
+    assert families["process_memory_bytes"] == {("GPU-0", "", "7"): 2 * GIB}
+
+
+def test_kinds_of_processes_are_counted_apart() -> None:
+    card = gpu(0)
+    families = told(snapshot(reading(card, process(card, 1), process(card, 2, types="G"))))
+    assert families["processes"] == {("GPU-0", "", "compute"): 1, ("GPU-0", "", "graphics"): 1}
+
+
+def test_processes_beyond_the_cap_are_counted_as_untold() -> None:
+    card = gpu(0)
+    seen = snapshot(reading(card, *(process(card, pid) for pid in range(1, 6))))
+    families = told(seen, Ledger(LedgerSettings(2)).post(seen))
+    assert families["processes_untold"] == {("GPU-0", ""): 3}
+    assert len(families["process_info"]) == len(families["process_memory_bytes"]) == 2
+
+
+def test_unresolved_processes_are_counted_by_reason() -> None:
+    card = gpu(0)
+    crowd = [process(card, 1, missing="not_found"), process(card, 2, missing="not_found"), process(card, 3)]
+    assert told(snapshot(reading(card, *crowd)))["unresolved_processes"] == {("not_found",): 2}
+
+
+def test_counters_stay_while_there_is_no_snapshot_and_gauges_go() -> None:
+    card = gpu(0)
+    state = Ledger(LedgerSettings()).post(snapshot(reading(card), xids=(XidEvent(card, 79, 5.0),)))
+    families = told(None, state, Health(status="stale", stalled=True, tried=True))
+    assert families["device_xid_errors_total"] == {("GPU-0", "79"): 1}
+    assert families["tick_stalled"] == {(): 1}
+    assert families["snapshot_timestamp_seconds"] == {}
+    assert "device_up" not in families
+
+
+def test_collectors_tell_success_duration_and_last_success() -> None:
+    health = Health(
+        collectors=(
+            CollectorHealth("processes", False, 0.25, None, "x"),
+            CollectorHealth("a", True, 0.5, 9.0),
+        )
+    )
+    families = told(snapshot(reading(gpu(0))), health=health)
+    assert families["collector_success"] == {("processes",): 0, ("a",): 1}
+    assert families["collector_duration_seconds"] == {("processes",): 0.25, ("a",): 0.5}
+    assert families["collector_last_success_timestamp_seconds"] == {("a",): 9.0}

@@ -1,0 +1,127 @@
+"""Sessions in memory, and which processes of a crowded device are told."""
+
+from __future__ import annotations
+
+from builders import GIB, gpu, instance, process, reading, snapshot
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.snapshot import XidEvent
+
+A = gpu(0)
+B = gpu(1)
+
+
+def ledger(most: int = 256) -> Ledger:
+    return Ledger(LedgerSettings(max_per_device=most))
+
+
+def test_a_session_lasts_from_first_to_last_sight_and_keeps_its_peak_memory() -> None:
+    book = ledger()
+    book.post(snapshot(reading(A, process(A, memory=1 * GIB)), unix=100))
+    book.post(snapshot(reading(A, process(A, memory=3 * GIB)), unix=110))
+    book.post(snapshot(reading(A, process(A, memory=None)), unix=120))
+    (session,) = book.sessions.sessions()
+    assert (session.first_seen, session.last_seen, session.peak_memory) == (100, 120, 3 * GIB)
+
+
+def test_memory_that_was_never_told_has_no_peak() -> None:
+    book = ledger()
+    for unix in (100, 110):
+        book.post(snapshot(reading(A, process(A, memory=None)), unix=unix))
+    (session,) = book.sessions.sessions()
+    assert session.peak_memory is None
+
+
+def test_a_reused_pid_is_another_session() -> None:
+    book = ledger()
+    book.post(snapshot(reading(A, process(A, 7, ticks=1)), unix=100))
+    book.post(snapshot(reading(A, process(A, 7, ticks=2)), unix=110))
+    (session,) = book.sessions.sessions()
+    assert session.first_seen == 110
+
+
+def test_a_process_on_two_gpus_has_two_sessions() -> None:
+    state = ledger().post(snapshot(reading(A, process(A, 7)), reading(B, process(B, 7))))
+    assert state.compute_sessions == {"GPU-0": 1, "GPU-1": 1}
+
+
+def test_a_failed_list_ends_no_session_and_has_no_count() -> None:
+    book = ledger()
+    book.post(snapshot(reading(A, process(A)), unix=100))
+    state = book.post(snapshot(reading(A, failed=True), unix=110))
+    assert "GPU-0" not in state.compute_sessions
+    book.post(snapshot(reading(A, process(A)), unix=120))
+    (session,) = book.sessions.sessions()
+    assert session.first_seen == 100
+
+
+def test_a_device_list_that_failed_ends_no_session() -> None:
+    book = ledger()
+    book.post(snapshot(reading(A, process(A)), reading(B, process(B)), unix=100))
+    book.post(snapshot(reading(A, process(A)), unix=110, devices_failed=True))
+    assert len(book.sessions.sessions()) == 2
+
+
+def test_taking_an_instance_apart_ends_its_sessions() -> None:
+    book, cut = ledger(), instance(A, 2)
+    book.post(snapshot(reading(A), reading(cut, process(cut))))
+    assert len(book.sessions.sessions()) == 1
+    book.post(snapshot(reading(A)))
+    assert book.sessions.sessions() == []
+
+
+def test_graphics_sessions_are_counted_apart() -> None:
+    state = ledger().post(
+        snapshot(reading(A, process(A, 1), process(A, 2, types="G"), process(A, 3, types="C+G")))
+    )
+    assert (state.compute_sessions["GPU-0"], state.graphics_sessions["GPU-0"]) == (2, 1)
+
+
+def test_an_idle_device_counts_zero_sessions() -> None:
+    assert ledger().post(snapshot(reading(A))).compute_sessions == {"GPU-0": 0}
+
+
+def test_xids_are_counted_per_gpu_and_xid_with_the_time_of_the_last() -> None:
+    book = ledger()
+    book.post(snapshot(reading(A), xids=(XidEvent(A, 31, 100.0), XidEvent(A, 31, 101.0))))
+    state = book.post(snapshot(reading(A), xids=(XidEvent(A, 79, 105.0),)))
+    assert state.xids == {("GPU-0", 31): 2, ("GPU-0", 79): 1}
+    assert state.xid_times == {("GPU-0", 31): 101.0, ("GPU-0", 79): 105.0}
+
+
+def test_values_not_believed_add_up() -> None:
+    book = ledger()
+    book.post(snapshot(reading(A), invalid=2))
+    assert book.post(snapshot(reading(A), invalid=3)).invalid == 5
+
+
+def untold_pids(book: Ledger, *processes: object) -> set[int]:
+    state = book.post(snapshot(reading(A, *processes)))  # type: ignore[arg-type]
+    return {pid for _, pid, _ in state.untold.get("GPU-0", frozenset())}
+
+
+def test_beyond_the_cap_the_largest_by_memory_then_sm_are_told() -> None:
+    crowd = [
+        process(A, 1, memory=1 * GIB, sm=0.9),
+        process(A, 2, memory=2 * GIB, sm=0.1),
+        process(A, 3, memory=1 * GIB, sm=0.5),
+    ]
+    assert untold_pids(ledger(2), *crowd) == {3}
+
+
+def test_a_told_process_stays_told_until_exit_whatever_grows_beside_it() -> None:
+    book = ledger(2)
+    small, other = process(A, 1, memory=1 * GIB), process(A, 2, memory=1 * GIB)
+    assert untold_pids(book, small, other) == set()
+    giant = process(A, 3, memory=70 * GIB)
+    assert untold_pids(book, small, other, giant) == {3}
+    assert untold_pids(book, small, giant) == set()
+    assert untold_pids(book, small, giant, other) == {2}
+
+
+def test_a_failed_list_keeps_the_places() -> None:
+    book = ledger(1)
+    first, second = process(A, 1, memory=1 * GIB), process(A, 2, memory=9 * GIB)
+    untold_pids(book, first)
+    book.post(snapshot(reading(A, failed=True)))
+    assert untold_pids(book, first, second) == {2}

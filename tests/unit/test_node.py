@@ -1,0 +1,233 @@
+"""The tick: what is published when the source answers, fails or hangs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from threading import Event
+
+import pytest
+
+from builders import SOURCE, FakeClock, gpu, process, reading, snapshot
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.page import Page
+from gpuledger.model.quantities import POWER, Quantity
+from gpuledger.model.snapshot import Collected, Snapshot, SourceInfo
+from gpuledger.model.source import Clock
+from gpuledger.node.loop import Node
+from gpuledger.node.pace import Pace
+from gpuledger.node.vitals import status_of
+
+CARD = gpu(0)
+GOOD = snapshot(reading(CARD, process(CARD)))
+
+
+class RealClock:
+    def unix(self) -> float:
+        return time.time()
+
+    def elapsed(self) -> float:
+        return time.monotonic()
+
+
+class ScriptedSource:
+    """Does per tick what the script says; the last act repeats."""
+
+    info: SourceInfo = SOURCE
+
+    def __init__(self, *acts: Callable[[], Snapshot]) -> None:
+        self.acts = list(acts)
+        self.wanted: list[frozenset[Quantity]] = []
+        self.closed = 0
+
+    def read(self, wanted: frozenset[Quantity]) -> Snapshot:
+        self.wanted.append(wanted)
+        act = self.acts.pop(0) if len(self.acts) > 1 else self.acts[0]
+        return act()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Pages(list[Page]):
+    """Published pages, and a way to wait for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = Event()
+
+    def publish(self, page: Page) -> None:
+        self.append(page)
+        self.came.set()
+
+    def wait_for(self, wanted: Callable[[Page], bool]) -> Page:
+        while True:
+            self.came.clear()
+            for page in tuple(self):
+                if wanted(page):
+                    return page
+            assert self.came.wait(20), "no such page was published"
+
+
+def good() -> Snapshot:
+    return GOOD
+
+
+def unavailable() -> Snapshot:
+    raise SourceUnavailable("no driver: install it", "LIBRARY_NOT_FOUND")
+
+
+def node(source: ScriptedSource, pages: Pages, clock: Clock, interval: float = 1.0) -> Node:
+    return Node(
+        source,
+        name=lambda seen: seen,
+        post=Ledger(LedgerSettings()).post,
+        publish=pages.publish,
+        wanted=lambda: frozenset({POWER}),
+        clock=clock,
+        interval=interval,
+    )
+
+
+def test_a_tick_publishes_the_snapshot_with_the_ledger_after_it() -> None:
+    pages = Pages()
+    source = ScriptedSource(good)
+    shown = node(source, pages, FakeClock()).tick()
+    assert pages == [shown]
+    assert shown.snapshot is GOOD
+    assert shown.ledger.compute_sessions == {"GPU-0": 1}
+    assert shown.health.healthy
+    assert source.wanted == [frozenset({POWER})]
+
+
+def test_a_failed_source_publishes_no_device_data_and_says_why() -> None:
+    pages = Pages()
+    ticking = node(ScriptedSource(good, unavailable), pages, FakeClock())
+    ticking.tick()
+    shown = ticking.tick()
+    assert shown.snapshot is None
+    assert shown.ledger.compute_sessions == {"GPU-0": 1}
+    assert (shown.health.healthy, shown.health.status) == (False, "no driver: install it")
+    source = next(part for part in shown.health.collectors if part.name == "source")
+    assert (source.success, source.last_success) == (False, 1_700_000_000.0)
+
+
+def test_ready_means_that_a_first_tick_was_tried() -> None:
+    shown = node(ScriptedSource(unavailable), Pages(), FakeClock()).tick()
+    assert shown.health.tried
+
+
+def test_a_lasting_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    ticking = node(ScriptedSource(unavailable), Pages(), FakeClock())
+    with caplog.at_level(logging.INFO, "gpuledger.node"):
+        for _ in range(5):
+            ticking.tick()
+    assert [record.message for record in caplog.records] == ["no driver: install it"]
+
+
+@pytest.fixture
+def hanging() -> Iterator[tuple[Pages, Event]]:
+    """A node whose second tick hangs until the event is set."""
+    release, pages = Event(), Pages()
+
+    def hang() -> Snapshot:
+        release.wait(30)
+        return GOOD
+
+    ticking = node(ScriptedSource(good, hang, good), pages, RealClock(), interval=0.05)
+    ticking.start()
+    yield pages, release
+    release.set()
+    ticking.stop()
+
+
+def test_a_hanging_driver_call_makes_the_page_stale_and_its_return_makes_it_fresh(
+    hanging: tuple[Pages, Event],
+) -> None:
+    pages, release = hanging
+    stale = pages.wait_for(lambda page: page.health.stalled)
+    assert stale.snapshot is None
+    assert stale.ledger.compute_sessions == {"GPU-0": 1}
+    assert not stale.health.healthy
+    assert "does not answer" in stale.health.status
+    assert stale.health.collectors
+    assert not any(part.success for part in stale.health.collectors)
+    release.set()
+    after = len(pages)
+    pages.wait_for(lambda page: pages.index(page) >= after and page.health.healthy)
+
+
+def test_the_page_is_stale_within_three_intervals_and_only_once(hanging: tuple[Pages, Event]) -> None:
+    pages, release = hanging
+    stale = pages.wait_for(lambda page: page.health.stalled)
+    first = next(page for page in pages if page.snapshot is not None)
+    assert pages.index(stale) == pages.index(first) + 1
+    assert stale.health.tick_seconds >= 3 * 0.05
+    release.set()
+    pages.wait_for(lambda page: page.health.healthy and page.health.ticks >= 2)
+    assert sum(page.health.stalled for page in pages) == 1
+
+
+def test_stopping_lets_go_of_the_source() -> None:
+    source, pages = ScriptedSource(good), Pages()
+    ticking = node(source, pages, RealClock(), interval=0.05)
+    ticking.start()
+    pages.wait_for(lambda page: page.health.ticks >= 2)
+    ticking.stop()
+    assert source.closed == 1
+
+
+def test_an_unexpected_error_in_one_tick_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Snapshot:
+        raise ZeroDivisionError
+
+    pages = Pages()
+    ticking = node(ScriptedSource(broken, good), pages, RealClock(), interval=0.05)
+    with caplog.at_level(logging.ERROR, "gpuledger.node"):
+        ticking.start()
+        pages.wait_for(lambda page: page.health.healthy)
+        ticking.stop()
+    assert "a tick failed" in caplog.text
+
+
+def test_the_status_names_failed_parts_and_lost_gpus() -> None:
+    lost = snapshot(reading(CARD, up=False, failed=True))
+    assert status_of(lost) == "GPU 0 (GPU-0) does not answer"
+    failed = Snapshot(0, 0, SOURCE, (), collected=(Collected("events", 0.1, "UNKNOWN"), Collected("ok", 0)))
+    assert status_of(failed) == "events: UNKNOWN"
+    assert status_of(GOOD) == "ok"
+
+
+def test_the_interval_doubles_while_ticks_are_slow_and_eight_times_at_most() -> None:
+    pace = Pace(1.0)
+    changes = [pace.note(5.0) for _ in range(60)]
+    assert [index for index, changed in enumerate(changes, 1) if changed] == [10, 20, 30]
+    assert pace.interval == 8.0
+
+
+def test_a_few_slow_ticks_change_nothing() -> None:
+    pace = Pace(1.0)
+    for seconds in (5.0, 5.0, 5.0, 5.0, *[0.01] * 20):
+        pace.note(seconds)
+    assert pace.interval == 1.0
+
+
+def test_the_interval_halves_back_after_a_hundred_calm_ticks() -> None:
+    pace = Pace(1.0)
+    for _ in range(10):
+        pace.note(0.5)
+    assert pace.interval == 2.0
+    changes = [pace.note(0.15) for _ in range(100)]
+    assert changes.index(True) == 99
+    assert pace.interval == 1.0
+    assert not any(pace.note(0.0) for _ in range(300))
+
+
+def test_ticks_between_a_tenth_and_a_fifth_keep_the_interval() -> None:
+    pace = Pace(1.0)
+    for _ in range(10):
+        pace.note(0.5)
+    assert not any(pace.note(0.3) for _ in range(300))

@@ -1,0 +1,162 @@
+"""The hardware counter of one Gpu: epochs, moves, and readings that cannot be true (DESIGN 5, rules 1 and 2).
+
+Pure: a reading goes in, what it means for the books comes out. Energy is integer millijoules, times are
+seconds on the source's own clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+# Longest time over which an interval is kept open; beyond, nobody can say what happened in it.
+LONGEST = 60.0
+# No counter seen in the field is refreshed less often; used until two moves have told the real period.
+SLOWEST_REFRESH = 10.0
+_HEADROOM = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A life of the counter: boot and driver load, either empty where it cannot be known."""
+
+    boot_id: str = ""
+    driver_load: str = ""
+
+    def differs(self, other: Epoch) -> bool:
+        """Whether the two are certainly different lives: an unknown driver load says nothing."""
+        if self.boot_id != other.boot_id:
+            return True
+        return bool(self.driver_load and other.driver_load and self.driver_load != other.driver_load)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What one tick says of one Gpu's counter. `limit` is the highest power limit in watts."""
+
+    at: float
+    value: int
+    good_lists: bool
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a reading means for the books.
+
+    `closes`: an interval ends here with `delta` millijoules to be apportioned. `unobserved`: millijoules
+    to book as unobserved. `fresh`: evidence gathered so far is void, a new interval starts here. `invalid`:
+    readings not believed. `epoch_closed`: the old epoch ended at its last good reading.
+    """
+
+    closes: bool = False
+    delta: int = 0
+    unobserved: int = 0
+    fresh: bool = False
+    invalid: int = 0
+    epoch_closed: bool = False
+
+
+_NOTHING = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """State between ticks, and what is stored over restarts.
+
+    `opening` is the epoch's first value, None before the first move of a new epoch was seen. `booked` is
+    the value up to which everything is in the accounts. `last` is the last believed reading, read at
+    `last_at`. `moved_at` is the last move seen in this run, None before the first; `started_at` is where
+    the open interval began, None while none is open. `aside` is a reading under suspicion.
+    """
+
+    epoch: Epoch
+    opening: int | None = None
+    booked: int = 0
+    last: int | None = None
+    last_at: float = 0.0
+    moved_at: float | None = None
+    started_at: float | None = None
+    refresh: float | None = None
+    aside: tuple[int, float] | None = None
+
+    def resumed(self, epoch: Epoch) -> tuple[Counter, Verdict]:
+        """The counter after a restart of this program, before its first reading.
+
+        Nothing read before the first move of this run can be observed (E6, E13). In another epoch the
+        driver has loaded after the stored reading: it opens at 0 and its tail is unknown (E5).
+        """
+        calm = replace(self, moved_at=None, started_at=None, aside=None)
+        if self.last is None or not epoch.differs(self.epoch):
+            return replace(calm, epoch=epoch), _NOTHING
+        return _reborn(calm, epoch), Verdict(epoch_closed=True, fresh=True)
+
+    def read(self, tick: Tick) -> tuple[Counter, Verdict]:
+        """Take in one reading."""
+        if self.last is None:
+            return replace(self, last=tick.value, last_at=tick.at), _NOTHING
+        if self.aside is not None:
+            return self._after_aside(tick, *self.aside)
+        if not self._follows(self.last, self.last_at, tick):
+            return replace(self, aside=(tick.value, tick.at)), _NOTHING
+        return self._believed(tick)
+
+    def _follows(self, value: int, at: float, tick: Tick) -> bool:
+        gained = tick.value - value
+        if gained < 0:
+            return False
+        if tick.limit is None:
+            return True
+        refresh = SLOWEST_REFRESH if self.refresh is None else self.refresh
+        return gained <= _HEADROOM * tick.limit * (tick.at - at + refresh) * 1000
+
+    def _after_aside(self, tick: Tick, value: int, at: float) -> tuple[Counter, Verdict]:
+        assert self.last is not None
+        if self._follows(self.last, self.last_at, tick):
+            after, verdict = replace(self, aside=None)._believed(tick)
+            return after, replace(verdict, invalid=1)
+        if not self._follows(value, at, tick):
+            return replace(self, aside=(tick.value, tick.at)), Verdict(invalid=1)
+        if value < self.last:
+            # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
+            reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
+            after, verdict = replace(reborn, last=value, last_at=at)._believed(tick)
+            return after, replace(verdict, epoch_closed=True, fresh=True)
+        # Higher than any power could have made it: another counter altogether. Nothing is known of the leap.
+        leapt = replace(
+            self,
+            aside=None,
+            opening=tick.value,
+            booked=tick.value,
+            last=tick.value,
+            last_at=tick.at,
+            started_at=tick.at if tick.good_lists else None,
+            moved_at=tick.at,
+        )
+        return leapt, Verdict(epoch_closed=True, fresh=True, invalid=1)
+
+    def _believed(self, tick: Tick) -> tuple[Counter, Verdict]:
+        if tick.value == self.last:
+            return replace(self, last_at=tick.at), _NOTHING
+        refresh = self.refresh
+        if self.moved_at is not None:
+            gap = tick.at - self.moved_at
+            refresh = gap if refresh is None else min(gap, refresh)
+        moved = replace(self, last=tick.value, last_at=tick.at, moved_at=tick.at, refresh=refresh)
+        if moved.opening is None:
+            # The first move ever seen: what was before it is none of our books' business.
+            moved = replace(moved, opening=tick.value, booked=tick.value)
+        if not tick.good_lists:
+            return moved, _NOTHING
+        delta = tick.value - moved.booked
+        begun = replace(moved, booked=tick.value, started_at=tick.at)
+        if self.started_at is None:
+            return begun, Verdict(unobserved=delta, fresh=True)
+        if tick.at - self.started_at > LONGEST:
+            return begun, Verdict(unobserved=delta, fresh=True)
+        return begun, Verdict(closes=True, delta=delta)
+
+
+def _reborn(counter: Counter, epoch: Epoch) -> Counter:
+    return replace(
+        counter, epoch=epoch, opening=0, booked=0, last=0, last_at=counter.last_at, started_at=None
+    )

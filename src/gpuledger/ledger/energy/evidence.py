@@ -1,0 +1,80 @@
+"""What was seen of one Gpu while an interval was open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.process import GpuProcess, ProcessKey, UtilizationSample
+
+# Below this a process that only draws is a desktop, not activity.
+_DESKTOP = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One tick's good process lists of a Gpu: who was on it or on its Instances."""
+
+    at: float
+    processes: Mapping[ProcessKey, GpuProcess]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An accounting-mode record (`nvmlDeviceGetAccountingStats`) in the source's own seconds.
+
+    `ended` is None while the process runs.
+    """
+
+    pid: int
+    began: float
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Everything that rules 3 to 6 look at, for the interval that began at `began`.
+
+    `offset` turns the driver's microseconds into the source's seconds. `activity` holds the time-weighted
+    activity of Instances (`seconds x ratio`), None once any tick could not tell it.
+    """
+
+    gpu: Gpu
+    first: Sighting
+    instances: tuple[Instance, ...] = ()
+    between: list[Sighting] = field(default_factory=list)
+    samples: list[UtilizationSample] = field(default_factory=list)
+    samples_readable: bool = True
+    busy: bool = False
+    records: dict[int, Record] = field(default_factory=dict)
+    activity: dict[Instance, float] | None = field(default_factory=dict)
+    offset: float = 0.0
+
+    @property
+    def began(self) -> float:
+        """When the interval began, in the source's seconds."""
+        return self.first.at
+
+    def seen(self, last: Sighting) -> dict[ProcessKey, GpuProcess]:
+        """Every process in any of the interval's lists."""
+        return {
+            key: process
+            for sighting in (self.first, *self.between, last)
+            for key, process in sighting.processes.items()
+        }
+
+    def graphics_pids(self, everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[int]:
+        """Pids that only draw."""
+        drawing = {process.pid for process in everybody.values() if not process.computes}
+        return frozenset(drawing - {process.pid for process in everybody.values() if process.computes})
+
+
+def engine_time(sample: UtilizationSample) -> float:
+    """Share of one sample period in which the busiest engine worked for the pid, 0 to 1 (rule 4)."""
+    return max(sample.sm, sample.encoder, sample.decoder, sample.jpeg or 0.0, sample.ofa or 0.0)
+
+
+def is_activity(sample: UtilizationSample, drawing: frozenset[int]) -> bool:
+    """Whether a sample says that the Gpu worked: a desktop's flicker does not."""
+    return engine_time(sample) >= _DESKTOP if sample.pid in drawing else engine_time(sample) > 0

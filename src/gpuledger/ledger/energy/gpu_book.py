@@ -1,0 +1,266 @@
+"""The books of one Gpu: gathers evidence tick by tick, closes intervals, learns floors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, book
+from gpuledger.ledger.energy.counter import LONGEST, Counter, Epoch, Tick, Verdict
+from gpuledger.ledger.energy.evidence import Evidence, Sighting, is_activity
+from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorBook, Floors
+from gpuledger.ledger.energy.residence import Residence, residences
+from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.quantities import ENERGY, ENGINE_ACTIVITY, POWER, POWER_LIMIT, POWER_LIMIT_MAX, UTILIZATION
+from gpuledger.model.snapshot import Reading
+
+_QUIET_SHARE = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What one tick put into the books of a Gpu: an interval, or energy that nobody observed.
+
+    Times are unix seconds; `floors` are those reckoned with; `residents` is everybody who was there.
+    """
+
+    gpu: Gpu
+    begins: float
+    ends: float
+    booked: Booked
+    unobserved: int = 0
+    floors: Floors = field(default_factory=Floors)
+    residents: tuple[Residence, ...] = ()
+
+
+@dataclass(slots=True)
+class GpuBook:
+    """State of one Gpu between ticks. `counter` and `floors` are what is stored over restarts.
+
+    `invalid` counts readings not believed. `integral` is power integrated since the open interval began, in
+    millijoules, for Gpus whose counter is missing or frozen.
+    """
+
+    gpu: Gpu
+    counter: Counter
+    floors: FloorBook
+    evidence: Evidence | None = None
+    invalid: int = 0
+    has_counter: bool = False
+    frozen: bool = False
+    integral: float = 0.0
+    began_unix: float = 0.0
+    offset: float | None = None
+    quiet_since: float | None = None
+    power: tuple[float, float] | None = None
+    seen_unix: float | None = None
+
+    def post(
+        self, at: float, unix: float, reading: Reading, parts: Sequence[Reading], *, whole: bool
+    ) -> Posted | None:
+        """Take in one tick: the Gpu's reading and its Instances' (empty without MIG).
+
+        `whole` is false when the Devices could not all be listed.
+        """
+        holders = parts or (reading,)
+        lists = [holder.processes for holder in holders]
+        good = whole and reading.up and all(processes is not None for processes in lists)
+        self._integrate(at, reading)
+        sighting = Sighting(
+            at, {process.key: process for processes in lists for process in processes or ()}
+        )
+        self._gather(at, reading, parts)
+        posted = self._close(at, unix, reading, parts, sighting, good=good)
+        if good and self.evidence is not None and self.evidence.first is not sighting:
+            self.evidence.between.append(sighting)
+        return posted
+
+    def _integrate(self, at: float, reading: Reading) -> None:
+        power = reading.get(POWER)
+        if power is None:
+            self.power = None
+            return
+        if self.power is not None:
+            before, then = self.power
+            # Nobody knows the power within a gap: it is not made up.
+            if at - then <= LONGEST:
+                self.integral += (power + before) / 2 * (at - then) * 1000
+        self.power = (power, at)
+
+    def _gather(self, at: float, reading: Reading, parts: Sequence[Reading]) -> None:
+        if reading.samples:
+            newest = max(sample.at for sample in reading.samples) / 1e6
+            self.offset = at - newest if self.offset is None else min(self.offset, at - newest)
+        evidence = self.evidence
+        if evidence is None:
+            return
+        evidence.offset = self.offset or 0.0
+        if reading.samples is None or parts:
+            evidence.samples_readable = False
+        else:
+            evidence.samples += [
+                sample
+                for sample in reading.samples
+                if sample.at / 1e6 + evidence.offset >= evidence.began
+            ]
+        evidence.busy = evidence.busy or bool(reading.get(UTILIZATION)) and not self._is_desktop(reading)
+        if parts and evidence.activity is not None:
+            self._gather_activity(at, evidence, parts)
+
+    def _is_desktop(self, reading: Reading) -> bool:
+        """Only drawing processes, and below 5 %: a desktop's flicker is no activity."""
+        somebody = reading.processes or ()
+        drawing = bool(somebody) and not any(process.computes for process in somebody)
+        return drawing and (reading.get(UTILIZATION) or 0.0) < 0.05
+
+    def _gather_activity(self, at: float, evidence: Evidence, parts: Sequence[Reading]) -> None:
+        since = evidence.between[-1].at if evidence.between else evidence.began
+        for part in parts:
+            ratio = part.get(ENGINE_ACTIVITY)
+            if ratio is None or evidence.activity is None or not isinstance(part.device, Instance):
+                evidence.activity = None
+                return
+            evidence.activity[part.device] = evidence.activity.get(part.device, 0.0) + ratio * (at - since)
+            evidence.busy = evidence.busy or ratio > 0
+
+    def _close(
+        self,
+        at: float,
+        unix: float,
+        reading: Reading,
+        parts: Sequence[Reading],
+        sighting: Sighting,
+        *,
+        good: bool,
+    ) -> Posted | None:
+        energy = reading.get(ENERGY)
+        if energy is None:
+            if self.has_counter or not good or self.power is None:
+                return None
+            return self._close_integrated(at, unix, parts, sighting)
+        self.has_counter = True
+        limit = reading.get(POWER_LIMIT_MAX) or reading.get(POWER_LIMIT)
+        before = self.counter
+        self.counter, verdict = before.read(Tick(at, int(energy), good, limit))
+        self.invalid += verdict.invalid
+        if self.frozen and self.counter.moved_at == before.moved_at:
+            return self._close_integrated(at, unix, parts, sighting) if good else None
+        if self.frozen:
+            return self._thaw(at, unix, parts, sighting, good=good)
+        if self._is_frozen(at, good=good):
+            self.frozen = True
+            return self._close_integrated(at, unix, parts, sighting)
+        return self._act(verdict, at, unix, parts, sighting)
+
+    def _is_frozen(self, at: float, *, good: bool) -> bool:
+        still = self.counter.moved_at is not None and at - self.counter.moved_at >= LONGEST
+        return good and still and self.power is not None and self.power[0] > 0
+
+    def _thaw(
+        self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting, *, good: bool
+    ) -> Posted | None:
+        """The counter moves again: an epoch of its own begins where it now stands."""
+        self.frozen = False
+        here = self.counter.last or 0
+        self.counter = Counter(
+            self.counter.epoch,
+            opening=here,
+            booked=here,
+            last=here,
+            last_at=at,
+            moved_at=at,
+            started_at=at if good else None,
+            refresh=self.counter.refresh,
+        )
+        return self._close_integrated(at, unix, parts, sighting) if good else None
+
+    def _act(
+        self,
+        verdict: Verdict,
+        at: float,
+        unix: float,
+        parts: Sequence[Reading],
+        sighting: Sighting,
+    ) -> Posted | None:
+        posted = None
+        if verdict.closes:
+            posted = self._booked(at, unix, verdict.delta, parts, sighting, integrated=False)
+        elif verdict.unobserved:
+            began = self.seen_unix if self.seen_unix is not None else unix
+            posted = Posted(
+                self.gpu, min(began, unix), unix, Booked(0, MEASURED, 0, 0, {}), unobserved=verdict.unobserved
+            )
+        if verdict.epoch_closed:
+            self.evidence = None
+        if self.counter.started_at == at:
+            self._begin(unix, parts, sighting)
+        return posted
+
+    def _close_integrated(
+        self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting
+    ) -> Posted | None:
+        posted = None
+        if self.evidence is not None:
+            if at - self.evidence.began > LONGEST * 2:
+                posted = Posted(self.gpu, self.began_unix, unix, Booked(0, MEASURED, 0, 0, {}))
+            else:
+                posted = self._booked(at, unix, round(self.integral), parts, sighting, integrated=True)
+        self._begin(unix, parts, sighting)
+        return posted
+
+    def _begin(self, unix: float, parts: Sequence[Reading], sighting: Sighting) -> None:
+        instances = tuple(part.device for part in parts if isinstance(part.device, Instance))
+        self.evidence = Evidence(self.gpu, sighting, instances, offset=self.offset or 0.0)
+        self.integral = 0.0
+        self.began_unix = unix
+        self.seen_unix = unix
+
+    def _booked(
+        self,
+        at: float,
+        unix: float,
+        delta: int,
+        parts: Sequence[Reading],
+        sighting: Sighting,
+        *,
+        integrated: bool,
+    ) -> Posted:
+        evidence = self.evidence
+        assert evidence is not None
+        length = round((at - evidence.began) * 1e6)
+        everybody = residences(evidence, sighting, unix)
+        floors = self.floors.floors
+        if tuple(part.device for part in parts) != evidence.instances:
+            # Cut anew meanwhile: who had which SMs in this interval cannot be said.
+            booked = Booked(delta, SLICES, 0, delta, {})
+        else:
+            booked = book(evidence, length, delta, everybody, floors, integrated=integrated)
+        self._learn(at, unix, length, delta, everybody)
+        return Posted(
+            self.gpu, self.began_unix, unix, booked, floors=floors, residents=tuple(everybody)
+        )
+
+    def _learn(
+        self, at: float, unix: float, length: int, delta: int, everybody: Sequence[Residence]
+    ) -> None:
+        """Quiet intervals teach the floor: none active now nor for the ten seconds before."""
+        evidence = self.evidence
+        assert evidence is not None
+        drawing = frozenset(one.process.pid for one in everybody if one.draws)
+        active = evidence.busy or any(is_activity(sample, drawing) for sample in evidence.samples)
+        unknown = bool(everybody) and not evidence.samples_readable and evidence.activity is None
+        if active or unknown:
+            self.quiet_since = None
+            return
+        if self.quiet_since is None:
+            self.quiet_since = at
+        elif evidence.began - self.quiet_since >= QUIET_AFTER and length:
+            tenants = [one for one in everybody if not one.draws]
+            constant = all(one.certain for one in tenants)
+            if constant:
+                self.floors.learn(unix, delta * 1_000_000 // length, length / 1e6, anybody=bool(tenants))
+
+
+def new_book(gpu: Gpu, epoch: Epoch, given: Floors) -> GpuBook:
+    """Books of a Gpu of which nothing is stored."""
+    return GpuBook(gpu, Counter(epoch), FloorBook(given))

@@ -1,0 +1,205 @@
+"""From when to when each process was on its Device within one interval, and how long it worked (rules 3, 4).
+
+All times are integer microseconds from the interval's beginning, so that what follows is exact.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuledger.ledger.energy.evidence import Evidence, Record, Sighting, engine_time
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessType, Start, UtilizationSample
+
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """One process in one interval.
+
+    `work` is engine time in ten-thousandths of a sample period, summed. `certain` is true when the process
+    stands in both of the interval's lists. `draws` marks a graphics-only process: it bears work, no floor.
+    """
+
+    process: GpuProcess
+    begins: int
+    ends: int
+    work: int
+    certain: bool
+    draws: bool
+
+    @property
+    def key(self) -> ProcessKey:
+        """Whose it is."""
+        return self.process.key
+
+
+def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residence]:
+    """Everybody who was on the Gpu or its Instances: from the lists, from samples, from accounting.
+
+    `unix` is the wall time of the interval's end, to which process starts are related.
+    """
+    everybody = evidence.seen(last)
+    worked = _samples_by_process(evidence, everybody, last, unix)
+    drawing = evidence.graphics_pids(everybody)
+    servers = _servers_with_clients(everybody)
+    shared = _split_over_clients(worked, servers, everybody)
+    found = [
+        _residence(process, evidence, last, unix, worked.get(key, []), shared.get(key, 0), drawing)
+        for key, process in everybody.items()
+        if key not in servers
+    ]
+    return sorted(found, key=lambda one: order(one.key))
+
+
+def order(key: ProcessKey) -> tuple[str | int | float, ...]:
+    """A total order of identities, for ties."""
+    device, pid, start = key
+    return (device, pid, start.boot_id, start.ticks or 0, start.seen or 0.0)
+
+
+def _samples_by_process(
+    evidence: Evidence, everybody: dict[ProcessKey, GpuProcess], last: Sighting, unix: float
+) -> dict[ProcessKey, list[UtilizationSample]]:
+    """Samples by identity. Pids that no list has lived between two ticks: they join `everybody`."""
+    by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
+    for key in everybody:
+        by_pid[key[1]].append(key)
+    for pid in {sample.pid for sample in evidence.samples} | set(evidence.records):
+        if pid not in by_pid:
+            ghost = _ghost(evidence, pid, last, unix)
+            everybody[ghost.key] = ghost
+            by_pid[pid].append(ghost.key)
+    found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
+    for sample in evidence.samples:
+        at = unix - last.at + _seconds(sample, evidence)
+        found[_lived_at(by_pid[sample.pid], at)].append(sample)
+    return found
+
+
+def _lived_at(keys: list[ProcessKey], unix: float) -> ProcessKey:
+    """Which of the processes that had this pid: the latest that had begun."""
+    begun = [key for key in keys if key[2].unix <= unix]
+    return max(begun or keys, key=lambda key: key[2].unix if begun else -key[2].unix)
+
+
+def _ghost(evidence: Evidence, pid: int, last: Sighting, unix: float) -> GpuProcess:
+    record = evidence.records.get(pid)
+    began = evidence.began if record is None else record.began
+    at = unix - last.at + began
+    return GpuProcess(evidence.gpu, pid, HostFacts(Start("", None, at, seen=round(at, 3)), missing="exited"))
+
+
+def _servers_with_clients(everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[ProcessKey]:
+    clients = {key[0] for key, process in everybody.items() if ProcessType.MPS in process.types}
+    return frozenset(
+        key for key, process in everybody.items() if process.command == MPS_SERVER and key[0] in clients
+    )
+
+
+def _split_over_clients(
+    worked: Mapping[ProcessKey, list[UtilizationSample]],
+    servers: frozenset[ProcessKey],
+    everybody: Mapping[ProcessKey, GpuProcess],
+) -> dict[ProcessKey, int]:
+    """Work that the driver put on an MPS server, by client: equally, the odd units to the first."""
+    extra: dict[ProcessKey, int] = defaultdict(int)
+    for server in servers:
+        total = sum(_work(sample) for sample in worked.get(server, ()))
+        clients = sorted(
+            (
+                key
+                for key, process in everybody.items()
+                if key[0] == server[0] and key not in servers and ProcessType.MPS in process.types
+            ),
+            key=order,
+        )
+        each, odd = divmod(total, len(clients))
+        for number, client in enumerate(clients):
+            extra[client] += each + (number < odd)
+    return extra
+
+
+def _residence(
+    process: GpuProcess,
+    evidence: Evidence,
+    last: Sighting,
+    unix: float,
+    samples: list[UtilizationSample],
+    extra: int,
+    drawing: frozenset[int],
+) -> Residence:
+    key = process.key
+    record = evidence.records.get(process.pid)
+    times = sorted(_seconds(sample, evidence) for sample in samples)
+    at_begin, at_end = key in evidence.first.processes, key in last.processes
+    begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
+    ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
+    begins = min(max(begins, evidence.began), last.at)
+    ends = min(max(ends, begins), last.at)
+    return Residence(
+        process,
+        _microseconds(begins - evidence.began),
+        _microseconds(ends - evidence.began),
+        sum(map(_work, samples)) + extra,
+        certain=at_begin and at_end,
+        draws=process.pid in drawing,
+    )
+
+
+def _begin(
+    process: GpuProcess,
+    evidence: Evidence,
+    last: Sighting,
+    unix: float,
+    record: Record | None,
+    times: list[float],
+) -> float:
+    if record is not None:
+        return record.began
+    if times:
+        return times[0]
+    start = process.host.start
+    # A start that is only a first sight says nothing of the time before: the interval bounds it.
+    born = last.at - (unix - start.unix) if start.exact else evidence.began
+    absent = [sighting.at for sighting in _before_first(process.key, evidence)]
+    return max(born, evidence.began, *absent[-1:])
+
+
+def _end(
+    key: ProcessKey,
+    evidence: Evidence,
+    last: Sighting,
+    record: Record | None,
+    times: list[float],
+    begins: float,
+) -> float:
+    if record is not None and record.ended is not None:
+        return record.ended
+    if times:
+        return times[-1]
+    present = [seen.at for seen in (evidence.first, *evidence.between) if key in seen.processes]
+    known = max(present, default=begins)
+    gone = min((seen.at for seen in evidence.between if seen.at > known), default=last.at)
+    return (max(known, begins) + gone) / 2
+
+
+def _before_first(key: ProcessKey, evidence: Evidence) -> Iterable[Sighting]:
+    for sighting in (evidence.first, *evidence.between):
+        if key in sighting.processes:
+            return
+        yield sighting
+
+
+def _seconds(sample: UtilizationSample, evidence: Evidence) -> float:
+    return sample.at / 1e6 + evidence.offset
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def _work(sample: UtilizationSample) -> int:
+    return round(engine_time(sample) * 10_000)

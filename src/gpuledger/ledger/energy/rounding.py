@@ -1,0 +1,28 @@
+"""Whole millijoules out of exact shares, so that what was split still sums to what there was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Protocol, TypeVar
+
+
+class _Ordered(Protocol):
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+K = TypeVar("K", bound=_Ordered)
+
+
+def whole(total: int, exact: Mapping[K, Fraction]) -> dict[K, int]:
+    """Round exact shares of `total` to integers that sum to it: largest remainder, ties by key.
+
+    The shares must sum to `total` exactly; nothing is lost and nothing made up.
+    """
+    floors = {key: share.numerator // share.denominator for key, share in exact.items()}
+    missing = total - sum(floors.values())
+    if missing:
+        by_remainder = sorted(exact, key=lambda key: (floors[key] - exact[key], key))
+        for key in by_remainder[:missing]:
+            floors[key] += 1
+    return floors

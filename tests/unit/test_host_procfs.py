@@ -341,6 +341,21 @@ def test_a_process_caught_before_its_move_gets_its_cgroup_soon(tree: Tree, host:
     assert after.start == before.start
 
 
+def test_a_process_keeps_the_cgroup_it_was_moved_to_when_it_ends(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(42, cgroup="0::/\n")
+    host.identify([42], UNIX)
+    reads.failing["42/stat"] = errno.ENOENT
+    assert host.identify([42], UNIX + 1)[42].cgroup == "0::/\n"
+    reads.failing.clear()
+    tree.write("42/cgroup", POD_CGROUP)
+    host.identify([42], UNIX + 2)
+    reads.failing["42/stat"] = errno.ENOENT
+    gone = host.identify([42], UNIX + 3)[42]
+    assert (gone.cgroup, gone.missing) == (POD_CGROUP, "exited")
+
+
 def test_a_cgroup_that_could_not_be_read_at_first_is_read_soon(
     tree: Tree, host: ProcFs, reads: CountedReads
 ) -> None:

@@ -272,6 +272,12 @@ USERS_AND_UNITS: list[Row] = [
     ("/system.slice/system-vllm.slice/vllm@a.service", unit("vllm@a.service"), "template service"),
     ("/system.slice/run-u12.scope", unit("run-u12.scope"), "systemd-run"),
     ("/system.slice/condor.service/slot1_1", unit("condor.service"), "delegated: the service"),
+    ("/system.slice/condor.service/job.scope", unit("condor.service"), "what a service makes is its own"),
+    (
+        f"{USER}/user@1000.service/user-0.slice/session-1.scope",
+        user(1000, "session-1.scope"),
+        "a user cannot become another by a cgroup below the own",
+    ),
     ("/init.scope", unit("init.scope"), "systemd itself"),
     ("/openrc.sshd", unit("sshd"), "OpenRC"),
 ]

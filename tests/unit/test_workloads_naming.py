@@ -129,6 +129,13 @@ def test_what_does_not_change_is_the_same_object() -> None:
     )
 
 
+def test_a_process_on_two_devices_is_looked_into_once() -> None:
+    shared = facts(POD)
+    named = Workloads().name(snapshot(GpuProcess(GPU, 1, shared), GpuProcess(GPU1, 1, shared)))
+    first, second = named.processes
+    assert first.workload is second.workload
+
+
 def test_a_process_whose_facts_change_is_named_anew() -> None:
     names = Workloads()
     names.name(snapshot(GpuProcess(GPU, 1, facts(ROOT))))

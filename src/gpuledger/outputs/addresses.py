@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.model.errors import GpuledgerError
 
-_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]\s]+)\]|(?P<plain>[^:\[\]\s/@]*)):(?P<port>\d{1,5})")
+_ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]\s]+)\]|(?P<plain>[^:\[\]\s/@]*)):(?P<port>[0-9]{1,5})")
 _WANTED = "an address such as :9400, 127.0.0.1:9400 or [::1]:9400 is wanted"
 
 # Waiting to be accepted: a burst of scrapers that all begin at the same second. The kernel caps it.
@@ -49,7 +49,8 @@ def listening_sockets(address: Address) -> list[socket.socket]:
         if not address.host:
             return [_every_interface(address.port)]
         return _named(address)
-    except OSError as error:
+    # UnicodeError: a name that cannot be looked up at all, such as one with a part of 64 letters.
+    except (OSError, UnicodeError) as error:
         raise GpuledgerError(
             f"cannot listen on {address}: {_reason(error, address)}; choose another with --listen-address"
         ) from None
@@ -110,8 +111,8 @@ def _listen(family: int, where: tuple[object, ...], *, dual_stack: bool = False)
     return listening
 
 
-def _reason(error: OSError, address: Address) -> str:
-    if isinstance(error, socket.gaierror):
+def _reason(error: OSError | UnicodeError, address: Address) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):
         return f"unknown host {address.host!r}"
     known = {
         errno.EADDRINUSE: "port in use (by another exporter?)",

@@ -19,8 +19,8 @@ from gpuledger.outputs.routes import Handler, Request, Response
 
 _LOG = logging.getLogger(__name__)
 
-# A page of 5,600 lines, 1,228 KB: level 1 gives 302 KB in 11 ms, level 6 266 KB in 29 ms. The bytes travel once
-# a scrape, the time is spent once a tick on the machine that works for someone else.
+# A page of 5,600 lines, 1,228 KB: level 1 gives 302 KB in 11 ms, level 6 266 KB in 29 ms. The time is spent
+# up to once a tick, on a machine that is there to work for someone else.
 _LEVEL = 1
 # With its header, no time stamp: the same page gives the same bytes.
 _GZIP_FRAME = 31

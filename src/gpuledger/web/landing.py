@@ -104,7 +104,8 @@ def _banner(page: Page) -> str:
     if not source.simulated:
         return ""
     what = f": {source.detail}" if source.detail else f": source {source.name}"
-    return f'<p class="banner" role="note"><strong>Simulated data{escape(what)}.</strong> No hardware is read.</p>\n'
+    told = f"<strong>Simulated data{escape(what)}.</strong> No hardware is read."
+    return f'<p class="banner" role="note">{told}</p>\n'
 
 
 def _state(page: Page, view: View) -> str:

@@ -18,7 +18,8 @@ p { margin: .5rem 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); padding-bottom: .25rem; }
-th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; }
+th, td { border-bottom: 1px solid var(--line); }
 th:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
 tbody th { font-weight: 600; }
 td.name { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }

@@ -94,8 +94,9 @@ class Server(Program):
         self.port = int(self.wait_line(r"listening on \S+ port (\d+)")[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def get(self, path: str = "/metrics", **headers: str) -> httpx.Response:
-        return httpx.get(self.url + path, headers=headers, timeout=20, trust_env=False)
+    def get(self, path: str = "/metrics", port: str = "", **headers: str) -> httpx.Response:
+        url = f"http://127.0.0.1:{port or self.port}{path}"
+        return httpx.get(url, headers=headers, timeout=20, trust_env=False)
 
     def wait_ticks(self, number: int = 1) -> str:
         """The native page once this many ticks have been made."""

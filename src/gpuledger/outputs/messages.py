@@ -66,6 +66,6 @@ def _decoded(path: str) -> str:
     if "%" not in path:
         return path
     # No page has such a path, so this import is hardly ever paid for.
-    from urllib.parse import unquote  # noqa: PLC0415
+    from urllib.parse import unquote
 
     return unquote(path)

@@ -40,7 +40,7 @@ INFO = FamilySpec(
         "pod",
         "container",
         "user",
-        "job",
+        "slurm_job",
         "unit",
         "pod_uid",
         "container_id",

@@ -111,7 +111,7 @@ def load(name_or_path: str) -> Scenario:
 
 def parse(written: str, name: str) -> Scenario:
     """The Scenario in a YAML text; `name` stands in errors and in SourceInfo. Raises UsageError."""
-    import yaml  # noqa: PLC0415  (half a MiB that only a simulated node needs)
+    import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:

@@ -18,12 +18,20 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SOURCE = HERE / "libnvidia_ml.c"
 VARIANTS = {"": [], "old": ["-DOLD"], "r535": ["-DR535"]}
-FLAGS = ["-std=gnu11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libnvidia-ml.so.1"]
+FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-fvisibility=hidden",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-Wl,-soname,libnvidia-ml.so.1",
+]
 NOT_TOLD = 2**64 - 1
 
 
 def build(variant: str = "") -> Path:
-    """The library's path; compiled when the source is newer. Two builders at once do not disturb each other."""
+    """The library's path; compiled when the source is newer. Several may build at once."""
     target = HERE / "build" / variant / "libnvidia-ml.so.1"
     if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +107,7 @@ class NvmlInstance:
 
 
 class NvmlGpu:
-    """One GPU. Numbers are in NVML's own units under the names at the top of the C file: power=250_000 is 250 W."""
+    """One GPU. Numbers are in NVML's units, named as at the top of the C file: power=250_000 is 250 W."""
 
     def __init__(self, *processes: NvmlProcess, uuid: str = "", name: str = "", **numbers: int) -> None:
         self.uuid = uuid
@@ -126,7 +134,13 @@ class NvmlGpu:
 
 @dataclass
 class NvmlState:
-    """What the library answers. `errors` maps a call's name (or `*`, `field.83`) to a code for every GPU."""
+    """What the library answers.
+
+    `errors` maps a call's name (or `*`, or `field.83`) to its answer for every GPU. `events` are
+    `(gpu, xid)` or `(gpu, xid, gi, ci)` and are delivered once, in order. `time` is the driver's own in
+    seconds, None the machine's; the energy counters follow power over it. Another `reload` number is another
+    load of the driver: the library wants a new start. `r535` forces the longer process structure on or off.
+    """
 
     path: Path
     gpus: list[NvmlGpu] = field(default_factory=list)
@@ -142,9 +156,13 @@ class NvmlState:
     generation: int = 0
 
     def write(self) -> NvmlState:
-        """Put the file in place in one step. Times are the driver's seconds; None is the machine's own clock."""
+        """Put the file in place in one step."""
         told = [f"time={'real' if self.time is None else self.time}", f"no_samples={self.no_samples}"]
-        told += [f"reload={self.reload}", f"sample_period={self.sample_period}", f"hang={','.join(self.hang)}"]
+        told += [
+            f"reload={self.reload}",
+            f"sample_period={self.sample_period}",
+            f"hang={','.join(self.hang)}",
+        ]
         told += [] if self.r535 is None else [f"r535={int(self.r535)}"]
         told += [f"error.{call}={code}" for call, code in self.errors.items()]
         told += [f"event.{n}={','.join(map(str, event))}" for n, event in enumerate(self.events, start=1)]

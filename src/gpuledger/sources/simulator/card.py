@@ -84,7 +84,9 @@ class Card:
         self._sampling = None
         if self.phase.era.mig_enabled or self.is_lost:
             return None
-        self._sampling = sample(self._meter.history, self.hardware.spec.samples_per_second, after, self._at)
+        self._sampling = sample(
+            self._meter.history, self._moment, self.hardware.spec.samples_per_second, after, self._at
+        )
         if self._active("utilization_fails"):
             return Failure("utilization", "UNKNOWN", self.gpu, "the driver did not tell its samples")
         return None

@@ -26,7 +26,7 @@ NOT_UNDER_MIG = frozenset({q.UTILIZATION, q.MEMORY_UTILIZATION, q.ENCODER_UTILIZ
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One Gpu at one moment. `usage` is the last sample period, None under MIG and before the first one."""
+    """One Gpu at one moment. `usage` is the last sample period, empty under MIG."""
 
     at: int
     index: int

@@ -90,12 +90,13 @@ class Meter:
         refreshed = at - at % refresh if refresh else at
         keep_from = at - HISTORY - SECOND
         resets = self._faults.resets(self._hardware.gpu.index, self._at, at)
-        for stop in sorted({*resets, refreshed, at}):
+        refreshes = {refreshed} if refreshed > self._at else set()
+        for stop in sorted({*resets, *refreshes, at}):
             self._run(stop, keep_from)
             if stop in resets:
                 self._base = (self._energy, self._work)
                 self.loaded_at = stop
-            if stop in resets or stop == refreshed:
+            if stop in resets or stop in refreshes:
                 self._told = self._energy
         while self.history and self.history[0][1] < keep_from:
             self.history.popleft()

@@ -55,7 +55,7 @@ def draw(hardware: Hardware, phase: Phase, second: int, seed: int) -> Draw:
     """The Draw of a phase in one second: floor, and the loads cut together at the power limit."""
     spec = hardware.spec
     engines = _engines(phase, second, seed)
-    base = spec.resident_power if residents(phase.seats) else spec.empty_power
+    base = spec.resident_power if phase.is_inhabited else spec.empty_power
     loads = []
     work = 0
     for seat, used in zip(phase.seats, engines, strict=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from gpuledger.model.process import NO_USAGE, Usage, UtilizationSample
+from gpuledger.model.process import Usage, UtilizationSample
 from gpuledger.sources.simulator.meter import HISTORY, Stretch
 from gpuledger.sources.simulator.power import Draw
 from gpuledger.sources.simulator.runs import Run
@@ -24,33 +25,33 @@ class Sampling:
 
     `samples` ended since the last read; `usage` is the mean per Run over the same periods (of the last whole
     one when none ended since), a Run that is not in it was quiet; `busy` is the Gpu in the last whole period.
-    Before the first period has ended `is_told` is false.
+    Before the first period has ended the present moment stands for it: the node did not begin with us.
     """
 
     samples: tuple[UtilizationSample, ...]
     usage: dict[Run, Usage]
     busy: Usage
-    is_told: bool
 
     def usage_of(self, run: Run) -> Usage:
         """The mean usage of one Run: zero when it had no sample."""
-        return self.usage.get(run, _IDLE) if self.is_told else NO_USAGE
+        return self.usage.get(run, _IDLE)
 
 
 _IDLE = Usage(sm=0.0, memory=0.0, encoder=0.0, decoder=0.0)
 
 
-def sample(history: Sequence[Stretch], rate: int, after: int, until: int) -> Sampling:
+def sample(
+    history: Sequence[Stretch], now: tuple[Phase, Draw], rate: int, after: int, until: int
+) -> Sampling:
     """Samples of the periods that ended in `(after, until]`, `rate` periods to the second."""
     last = _ended(until, rate)
     first = max(_ended(after, rate), _ended(max(0, until - HISTORY), rate))
-    if last == 0:
-        return Sampling((), {}, NO_USAGE, is_told=False)
     numbers = range(first + 1, last + 1) if last > first else range(last, last + 1)
+    periods = _periods(history, rate, numbers) if last else [_mean([(1, *now)], 1)]
     samples: list[UtilizationSample] = []
     sums: dict[Run, list[int]] = {}
     period: dict[Run, Percents] = {}
-    for number, period in zip(numbers, _periods(history, rate, numbers), strict=True):
+    for number, period in zip(numbers, periods, strict=True):
         at = number * SECOND // rate
         for run, percents in period.items():
             sm, memory, encoder, decoder = percents
@@ -66,7 +67,7 @@ def sample(history: Sequence[Stretch], rate: int, after: int, until: int) -> Sam
     scale = 100 * len(numbers)
     usage = {run: Usage(*(amount / scale for amount in total)) for run, total in sums.items()}
     busy = [min(100, sum(percents[engine] for percents in period.values())) / 100 for engine in range(4)]
-    return Sampling(tuple(samples), usage, Usage(*busy), is_told=True)
+    return Sampling(tuple(samples), usage, Usage(*busy))
 
 
 def _ended(at: int, rate: int) -> int:
@@ -77,7 +78,8 @@ def _ended(at: int, rate: int) -> int:
 def _periods(history: Sequence[Stretch], rate: int, numbers: range) -> list[dict[Run, Percents]]:
     found = []
     known: dict[int, dict[Run, Percents]] = {}
-    stretches = list(history)
+    earliest = (numbers[0] - 1) * SECOND // rate
+    stretches = list(takewhile(lambda stretch: stretch[1] > earliest, reversed(history)))[::-1]
     index = 0
     for number in numbers:
         begin, end = (number - 1) * SECOND // rate, number * SECOND // rate

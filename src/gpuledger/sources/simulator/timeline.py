@@ -23,18 +23,19 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """A span in which the same seats are taken. `busy` says of each seat whether it works."""
+    """A span in which the same seats are taken.
+
+    `busy` says of each seat whether it works; `is_noisy` whether some load changes from second to second;
+    `is_inhabited` whether a compute process holds a context, which is what raises the floor.
+    """
 
     start: int
     stop: int
     era: Era
     seats: tuple[Seat, ...]
     busy: tuple[bool, ...]
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether some load changes from second to second."""
-        return any(busy and seat.run.spec.noise for seat, busy in zip(self.seats, self.busy, strict=True))
+    is_noisy: bool
+    is_inhabited: bool
 
 
 class Timeline:
@@ -69,7 +70,9 @@ class Timeline:
                     taken.append(seat)
         self._seats = seen
         busy = tuple(seat.run.is_busy(at) for seat in taken)
-        self._phase = Phase(at, until, era, tuple(taken), busy)
+        noisy = any(works and seat.run.spec.noise for seat, works in zip(taken, busy, strict=True))
+        inhabited = any(seat.run.spec.computes for seat in taken)
+        self._phase = Phase(at, until, era, tuple(taken), busy, noisy, inhabited)
         return self._phase
 
     def segments(self, start: int, stop: int) -> Iterator[tuple[int, int, Phase]]:

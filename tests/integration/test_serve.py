@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import Server, gpuledger, promtool_check, serving, wait_until
 
 # Names that documents 000 and 001 demand; native has no finding.

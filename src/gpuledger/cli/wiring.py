@@ -23,7 +23,7 @@ from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.addresses import Address
 from gpuledger.outputs.health import health_routes
 from gpuledger.outputs.pages import PageStore
-from gpuledger.outputs.routes import Handler, Routes
+from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
@@ -56,12 +56,12 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     every = dialects(telling, __version__)
     http = build(HttpSettings, values)
     default = known(telling.dialect, every)
-    listed = {
-        listen.address: known(listen.dialects, every) if listen.dialects else default
+    listed = [
+        (listen.address, known(listen.dialects, every) if listen.dialects else default)
         for listen in http.listen_address
-    }
+    ]
     first = Page(unix=clock.unix(), source=source.info)
-    pages = PageStore(every, clock, first, {name for names in listed.values() for name in names})
+    pages = PageStore(every, clock, first, {name for _, names in listed for name in names})
     node = Node(
         source,
         name=Workloads(users.name).name,
@@ -75,12 +75,6 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     if build(WebSettings, values).page == "landing":
         common["/"] = landing(lambda: pages.page, Links(http.metrics_path, tuple(every)), clock)
     listeners = tuple(
-        (address, _routes(pages, http.metrics_path, names, common)) for address, names in listed.items()
+        (address, Routes({**common, **pages.routes(http.metrics_path, names)})) for address, names in listed
     )
     return Assembly(source, node, pages, listeners)
-
-
-def _routes(
-    pages: PageStore, metrics_path: str, names: tuple[str, ...], common: Mapping[str, Handler]
-) -> Routes:
-    return Routes({**common, **pages.routes(metrics_path, names)})

@@ -64,7 +64,8 @@ def truth(node: Node, at: float) -> dict[str, Fraction]:
             "E3: an MPS server with clients bears nothing",
             "empty_watts: 70, resident_watts: 70, load_watts: 287.5, limit_watts: 700, counter_refresh: 0, "
             "processes: [{name: s, pid: 5, type: mps-server}, "
-            "{name: a, pid: 6, type: mps-client, load: 0.4}, {name: b, pid: 7, type: mps-client, load: 0.4}, {name: c, pid: 8, type: mps-client}]",
+            "{name: a, pid: 6, type: mps-client, load: 0.4}, {name: b, pid: 7, type: mps-client, load: 0.4}, "
+            "{name: c, pid: 8, type: mps-client}]",
             {"s": 0, "a": Fraction(4150, 3), "b": Fraction(4150, 3), "c": Fraction(700, 3), "idle": 0},
         ),
         (

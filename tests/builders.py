@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.page import Health, Page
@@ -58,12 +59,12 @@ def process(
     return GpuProcess(
         device,
         pid,
-        HostFacts(Start("boot", ticks, 1_699_999_000.0 + ticks), missing=missing),
+        HostFacts(Start("boot", ticks, 1_699_999_000.0 + ticks)),
         name=name,
         types=frozenset(ProcessType(kind) for kind in types.split("+")),
         memory=memory,
         usage=Usage(sm=sm, memory=sm),
-        workload=workload,
+        workload=replace(workload, missing=missing),
     )
 
 

@@ -70,7 +70,7 @@ def test_values_are_read_as_people_write_them(parse_value: Parser, given: object
         (boolean, "maybe", "true or false"),
         (integer(1, 9), "10", "from 1 to 9"),
         (integer(1, 9), "1.5", "a whole number"),
-        (integer(0, 9), True, "from 0 to 9"),
+        (integer(0, 9), True, "a whole number"),
         (number(0, 1), "nan", "from 0 to 1"),
         (choice("a", "b"), "c", "one of a, b"),
         (text, ["a"], "a text"),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from gpuledger.cli.lean import leave_out_tls
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 
 # Modules are loaded by name, so that a command pays only for itself.
@@ -58,6 +59,8 @@ def _run(words: list[str]) -> int:
     command = "serve" if not words or words[0].startswith("-") else words.pop(0)
     if command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
+    if command == "serve":
+        leave_out_tls()
     run = import_module(f"gpuledger.cli.{command}").run
     try:
         return int(run(words))

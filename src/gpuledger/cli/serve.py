@@ -73,8 +73,8 @@ def _greet(made: Assembly, server: HttpServer) -> None:
     log.info("gpuledger %s, source %s", __version__, made.source.info.name)
     if made.source.info.simulated:
         log.warning("simulated data (%s): nothing here was measured", made.source.info.detail)
-    for host, port in server.addresses:
-        log.info("listening on %s port %d", host, port)
+    for address in server.addresses:
+        log.info("listening on %s port %d", address.host or "every address", address.port)
 
 
 async def _until_told() -> None:

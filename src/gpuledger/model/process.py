@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gpuledger.model.devices import Device
+from gpuledger.model.text import clean_name
 from gpuledger.model.workload import UNKNOWN, Workload
 
 
@@ -127,8 +128,8 @@ class GpuProcess:
 
     @property
     def command(self) -> str:
-        """Base name of the driver's name, else of the executable, else the kernel's comm."""
-        return _base_name(self.name) or _base_name(self.host.executable) or self.host.comm
+        """Base name of the driver's name, else of the executable, else the kernel's comm; cut and cleaned."""
+        return clean_name(_base_name(self.name) or _base_name(self.host.executable) or self.host.comm)
 
 
 ProcessKey = tuple[str, int, Start]

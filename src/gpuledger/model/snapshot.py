@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -117,3 +118,9 @@ class Snapshot:
     def processes(self) -> Iterator[GpuProcess]:
         """Every process that was told, Device by Device."""
         return (process for reading in self.holders for process in reading.processes or ())
+
+    @property
+    def unresolved(self) -> Mapping[str, int]:
+        """Processes whose owner is not fully known, by reason; one on several Devices counts once."""
+        reasons = {(item.pid, item.host.start): item.workload.missing for item in self.processes}
+        return Counter(reason for reason in reasons.values() if reason)

@@ -12,7 +12,8 @@ from gpuledger.model.page import Page
 from gpuledger.model.quantities import Level, Quantity
 from gpuledger.model.snapshot import Snapshot
 
-# `mig_instance`, not `instance`: honor_labels would let the latter overwrite the scrape target's own label.
+# `mig_instance` and `slurm_job`, not `instance` and `job`: under honor_labels those would overwrite, and when
+# empty erase, the labels by which Prometheus knows the scrape target.
 DEVICE = ("uuid", "mig_instance")
 
 INFO = FamilySpec(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from gpuledger.dialects.native.devices import DEVICE, labels
@@ -41,7 +40,7 @@ INFO = FamilySpec(
         "pod",
         "container",
         "user",
-        "job",
+        "slurm_job",
         "unit",
         "pod_uid",
         "container_id",
@@ -170,11 +169,6 @@ def _tell(
 
 def _unresolved(snapshot: Snapshot) -> Family:
     family = Family(UNRESOLVED)
-    reasons = Counter(
-        process.workload.missing or process.host.missing
-        for process in snapshot.processes
-        if process.workload.missing or process.host.missing
-    )
-    for reason, number in sorted(reasons.items()):
+    for reason, number in sorted(snapshot.unresolved.items()):
         family.add(number, reason)
     return family

@@ -1,0 +1,71 @@
+# gpuledger: `make run` shows it, `make test` proves it; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# Without a GPU the simulator is asked for by name: `--source auto` never makes numbers up.
+SOURCE ?= $(if $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg),auto,simulator)
+FLAGS  ?=
+JOBS   ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help run test unit integration lint format docs bench clean debian
+
+help:                    ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
+	  || grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run        ## serve this machine's GPUs (or, without any, a simulated node) on port 9400
+	@echo "source: $(SOURCE)    page: http://localhost:9400/    metrics: http://localhost:9400/metrics"
+	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
+
+test: $(VENV)/.dev debian  ## every test, with the real Prometheus and the test NVML library
+	$(BIN)/python -m pytest -n $(JOBS) tests
+
+unit: $(VENV)/.dev       ## the fast tests alone
+	$(BIN)/python -m pytest -n $(JOBS) tests/unit
+
+integration: $(VENV)/.dev debian  ## the tests that start real programs
+	$(BIN)/python -m pytest -n $(JOBS) tests/integration
+
+lint: $(VENV)/.dev       ## ruff, mypy strict, import rules
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev     ## rewrite the code as ruff wants it
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+docs: $(VENV)/.dev       ## write docs/metrics.md anew from the catalogue
+	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
+
+bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
+	$(BIN)/python benchmarks/node.py --write docs/performance.md
+
+clean:                   ## remove what the other targets made
+	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+# What the tests need from Debian, installed when missing: a test without its real part must not pass.
+DEBIAN := gcc libc6-dev prometheus
+
+debian:
+	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	[ -z "$$missing" ] || { echo "installing from Debian:" $$missing; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.11 run"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -qq -y --no-install-recommends python3-venv >/dev/null; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,5 @@
+"""`python -m gpuledger`."""
+
+from gpuledger.cli.main import main
+
+raise SystemExit(main())

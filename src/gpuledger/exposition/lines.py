@@ -1,0 +1,70 @@
+"""Sample lines, which text 0.0.4 and OpenMetrics 1.0 write alike: name, labels in quotes, value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from itertools import chain
+from math import isfinite
+
+from gpuledger.exposition.merging import merge
+from gpuledger.model.family import Family, FamilySpec, LabelValues
+
+
+def page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: str = "") -> bytes:
+    """Each family's header and samples together; a family without a finite sample leaves no trace.
+
+    Families of the same spec are joined first; raises ValueError when two specs share a name.
+    """
+    parts: list[str] = []
+    for family in merge(families):
+        spec = family.spec
+        lines = sample_lines(spec.name, spec.labels, family.samples)
+        if lines:
+            parts.append(header(spec))
+            parts += lines
+    parts.append(end)
+    # A lone surrogate, which a name that was not cleaned could carry, costs its own letter and not the page.
+    return "".join(parts).encode("utf-8", "replace")
+
+
+def number(value: float) -> str:
+    """A value as both formats read it back exactly; empty for NaN and infinities, which are no values.
+
+    Integral floats lose their `.0`: a page of counts is a quarter smaller, and repr of the rest is the
+    shortest text that gives the same float.
+    """
+    if type(value) is int:
+        return str(value)
+    plain = float(value)
+    return repr(plain).removesuffix(".0") if isfinite(plain) else ""
+
+
+def escape(text: str) -> str:
+    """A label value between quotes: backslash, quote and line feed are spelled with a backslash."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def sample_lines(name: str, labels: tuple[str, ...], samples: Mapping[LabelValues, float]) -> list[str]:
+    """One line, with its line feed, per sample whose value is finite.
+
+    Raises TypeError when a sample has more or fewer values than there are labels: the dialect is wrong.
+    """
+    template = _template(name, labels)
+    pairs: Iterable[tuple[LabelValues, float]] = samples.items()
+    if _needs_escape("".join(chain.from_iterable(samples))):
+        pairs = [(tuple(map(escape, values)), value) for values, value in pairs]
+    return [template % (*values, text) for values, value in pairs if (text := number(value))]
+
+
+def _needs_escape(text: str) -> bool:
+    # Asked once of a whole family: nearly all families have nothing to escape.
+    return '"' in text or "\\" in text or "\n" in text
+
+
+@lru_cache(maxsize=4096)
+def _template(name: str, labels: tuple[str, ...]) -> str:
+    if not labels:
+        return f"{name} %s\n"
+    inner = ",".join(f'{label}="%s"' for label in labels)
+    return f"{name}{{{inner}}} %s\n"

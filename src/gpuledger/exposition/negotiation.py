@@ -1,0 +1,114 @@
+"""Which format and coding a scraper gets, from its Accept and Accept-Encoding headers (RFC 9110, 12.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpuledger.exposition import openmetrics, text
+from gpuledger.model.family import Family
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Format:
+    """A way to write a page. Compared by identity: the two below are all there are."""
+
+    media_type: str
+    versions: frozenset[str]
+    content_type: str
+    encode: Callable[[Iterable[Family]], bytes]
+
+
+TEXT = Format("text/plain", frozenset({"0.0.4"}), text.CONTENT_TYPE, text.encode)
+# 0.0.1 is what Prometheus called the format before it was finished; its parser reads 1.0.0 as well.
+OPENMETRICS = Format(
+    "application/openmetrics-text",
+    frozenset({"1.0.0", "0.0.1"}),
+    openmetrics.CONTENT_TYPE,
+    openmetrics.encode,
+)
+FORMATS = (TEXT, OPENMETRICS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """One element of an Accept header."""
+
+    media_type: str
+    version: str
+    quality: float
+    position: int
+
+    def specificity(self, offered: Format) -> int | None:
+        """How closely the range names the format, 0 to 3; None when it does not."""
+        major = offered.media_type.partition("/")[0]
+        if self.media_type == offered.media_type:
+            if not self.version:
+                return 2
+            return 3 if self.version in offered.versions else None
+        if self.version:
+            return None
+        return {"*/*": 0, f"{major}/*": 1}.get(self.media_type)
+
+
+# Keys are at most a header long and scrapers send a handful of different ones.
+@lru_cache(maxsize=16)
+def choose_format(accept: str) -> Format:
+    """The format that the scraper likes best; text 0.0.4 for no preference, none that we have, or nonsense.
+
+    The most specific range decides a format's quality. Among equals the more closely named wins, then the
+    one named first, then text. Never raises.
+    """
+    ranges = [_Range(*element, position) for position, element in enumerate(_elements(accept))]
+    best, best_rank = TEXT, (0.0, 0, 0)
+    for offered in FORMATS:
+        rank = _rank(offered, ranges)
+        if rank[0] > 0 and rank > best_rank:
+            best, best_rank = offered, rank
+    return best
+
+
+def _rank(offered: Format, ranges: list[_Range]) -> tuple[float, int, int]:
+    """Quality, specificity and (negative) position of the range that decides for this format."""
+    matches = [
+        (specificity, item.quality, -item.position)
+        for item in ranges
+        if (specificity := item.specificity(offered)) is not None
+    ]
+    specificity, quality, position = max(matches, default=(0, 0.0, 0))
+    return quality, specificity, position
+
+
+@lru_cache(maxsize=16)
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether gzip was asked for: named, or by `*`, with a quality above zero. Never raises."""
+    qualities = {coding: quality for coding, _, quality in _elements(accept_encoding)}
+    for name in ("gzip", "x-gzip", "*"):
+        if name in qualities:
+            return qualities[name] > 0
+    return False
+
+
+def _elements(header: str) -> Iterator[tuple[str, str, float]]:
+    """Value, version parameter and quality of each element; one whose quality is no quality is left out."""
+    for element in header.split(","):
+        value, *parameters = (part.strip().lower() for part in element.split(";"))
+        version, quality = "", 1.0
+        for parameter in parameters:
+            name, _, given = parameter.partition("=")
+            if name.strip() == "version":
+                version = given.strip().strip('"')
+            elif name.strip() == "q":
+                quality = _quality(given.strip())
+        if value and quality >= 0:
+            yield value, version, quality
+
+
+def _quality(text: str) -> float:
+    """0 to 1, or -1 for what is no quality."""
+    try:
+        quality = float(text)
+    except ValueError:
+        return -1.0
+    return quality if 0 <= quality <= 1 else -1.0

@@ -1,0 +1,20 @@
+"""The machine's own clock."""
+
+from __future__ import annotations
+
+import time
+
+# CLOCK_BOOTTIME counts through suspend; only Linux has it, and remote sources may run elsewhere.
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """`model.source.Clock` of this machine."""
+
+    def unix(self) -> float:
+        """Wall time in unix seconds; it can step."""
+        return time.time()
+
+    def elapsed(self) -> float:
+        """Seconds since boot, suspend included; never steps."""
+        return time.clock_gettime(_BOOT)

@@ -1,0 +1,248 @@
+"""One client's connection: bytes to requests through h11, answers at the pace that the client takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import h11
+
+from gpuledger.outputs.messages import answer_to, head_of, request_of
+from gpuledger.outputs.registry import Registry
+from gpuledger.outputs.routes import Response, Routes, plain
+
+# Bytes given to the transport at a time. What a slow client has not taken stays behind as a view of the
+# page that all clients share; only one such piece is ever copied for it.
+_PIECE = 32 * 1024
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Serves one request after the other (pipelined ones too) until either side has enough.
+
+    At any time it reads a request, writes an answer (reading stops meanwhile, so that a client which does
+    not take answers cannot queue requests), or lingers: the answer ended the conversation early and what
+    is still arriving is dropped.
+    """
+
+    def __init__(self, registry: Registry, routes: Routes) -> None:
+        self.deadline = 0.0
+        self._registry = registry
+        self._routes = routes
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=registry.limits.header_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._request: h11.Request | None = None
+        self._body_bytes = 0
+        self._served = False
+        self._received = False
+        self._unsent: memoryview | None = None
+        self._write_paused = False
+        self._lingering = False
+        self._dropped = 0
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection in, or refuse it."""
+        self._transport = cast("asyncio.Transport", transport)
+        # Pause as soon as the kernel does not take everything: the next piece waits in the shared page.
+        self._transport.set_write_buffer_limits(high=0)
+        self.deadline = self._registry.now + self._registry.limits.request_seconds
+        if not self._registry.admit(self):
+            self._refuse(plain("too many connections; try again", 503, (("Retry-After", "1"),)))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's signature)
+        """Count the connection out and let go of the page."""
+        self._registry.forget(self)
+        self._unsent = None
+        self._transport = None
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  (asyncio's signature)
+        """The registry's one buffer: see there."""
+        return self._registry.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        if self._lingering:
+            self._dropped += nbytes
+            if self._dropped > self._registry.limits.body_bytes:
+                self.abort()
+            return
+        if not self._received:
+            self._received = True
+            self.deadline = self._registry.now + self._registry.limits.request_seconds
+        self._http.receive_data(bytes(memoryview(self._registry.buffer)[:nbytes]))
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; True keeps the connection until it has its answer."""
+        if self._lingering:
+            return False
+        self._http.receive_data(b"")
+        self._advance()
+        return not self._lingering and (self._unsent is not None or self._received)
+
+    def pause_writing(self) -> None:
+        """The kernel's buffer for this client is full."""
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        """The client took what was pending."""
+        self._write_paused = False
+        if self._unsent is not None:
+            self._write()
+            self._advance()
+
+    # What the registry calls.
+
+    @property
+    def idle(self) -> bool:
+        """Between two requests, with nothing received of the next one."""
+        return self._served and not self._received and not self._lingering
+
+    def expire(self) -> None:
+        """Half a request is answered with 408; a half-taken answer is cut off; silence is just closed."""
+        if self._unsent is not None or self._lingering:
+            self.abort()
+        elif self._received:
+            self._refuse(plain("the request took too long", 408))
+        else:
+            self.close()
+
+    def finish(self) -> None:
+        """End after the running request, at once when there is none."""
+        if not self._received:
+            self.close()
+
+    def close(self) -> None:
+        """End when what was written has been sent; the deadline still holds."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Reading requests.
+
+    def _advance(self) -> None:
+        """Go on with what has been received until more is needed or an answer waits for its client."""
+        while self._open_for_requests():
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                self._refuse(answer_to(error))
+                return
+            if isinstance(event, h11.Request):
+                self._request = event
+                self._body_bytes = 0
+                if self._http.they_are_waiting_for_100_continue:
+                    self._send_bytes(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+            elif isinstance(event, h11.Data):
+                self._body_bytes += len(event.data)
+                if self._body_bytes > self._registry.limits.body_bytes:
+                    self._refuse(plain("no page here takes a body", 413))
+            elif isinstance(event, h11.EndOfMessage):
+                self._answer()
+                if self._received and self._unsent is None:
+                    # More requests have come with this one: let the other clients have a turn before it.
+                    self._pause_reading()
+                    self._registry.loop.call_soon(self._advance)
+                    return
+            elif isinstance(event, h11.ConnectionClosed):
+                self.close()
+                return
+            else:
+                self._resume_reading()
+                return
+
+    def _open_for_requests(self) -> bool:
+        transport = self._transport
+        return (
+            transport is not None
+            and not transport.is_closing()
+            and self._unsent is None
+            and not self._lingering
+        )
+
+    def _answer(self) -> None:
+        if self._request is None:
+            raise RuntimeError("h11 ended a message that it had not begun")
+        request = request_of(self._request)
+        response = self._routes.respond(request)
+        self._respond(response, close=self._registry.stopping, head_only=request.method == "HEAD")
+
+    # Writing answers.
+
+    def _refuse(self, response: Response) -> None:
+        """Answer, then end the conversation without reading on."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.abort()
+            return
+        head_only = self._request is not None and self._request.method == b"HEAD"
+        head = self._http.send(head_of(response, close=True)) or b""
+        self._lingering = True
+        self.deadline = self._registry.now + self._registry.limits.linger_seconds
+        transport.write(head if head_only else head + response.body)
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._resume_reading()
+
+    def _respond(self, response: Response, *, close: bool, head_only: bool) -> None:
+        head = self._http.send(head_of(response, close=close)) or b""
+        body = b"" if head_only else response.body
+        if body:
+            self._http.send(h11.Data(data=body))
+        self._http.send(h11.EndOfMessage())
+        self.deadline = self._registry.now + self._registry.limits.response_seconds
+        first = _PIECE - len(head)
+        self._send_bytes(head + body[:first])
+        self._unsent = memoryview(body)[first:]
+        self._write()
+
+    def _send_bytes(self, data: bytes | memoryview | None) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _write(self) -> None:
+        """Hand over pieces until the client is behind; when all is taken, turn to the next request."""
+        unsent = self._unsent
+        while unsent and not self._write_paused:
+            self._send_bytes(unsent[:_PIECE])
+            unsent = unsent[_PIECE:]
+        if self._write_paused:
+            self._unsent = unsent
+            self._pause_reading()
+            return
+        self._unsent = None
+        self._next_request()
+
+    def _next_request(self) -> None:
+        self._request = None
+        self._served = True
+        self._received = False
+        if (
+            self._registry.stopping
+            or self._http.our_state is not h11.DONE
+            or self._http.their_state is not h11.DONE
+        ):
+            self.close()
+            return
+        self._http.start_next_cycle()
+        self._received = bool(self._http.trailing_data[0])
+        limits = self._registry.limits
+        seconds = limits.request_seconds if self._received else limits.idle_seconds
+        self.deadline = self._registry.now + seconds
+
+    def _pause_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and transport.is_reading():
+            transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_reading() and not transport.is_closing():
+            transport.resume_reading()

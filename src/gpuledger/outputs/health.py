@@ -1,0 +1,51 @@
+"""Whether the process lives, whether it began, and whether its data are fresh: three different questions.
+
+All three are answered from memory, so a hanging driver cannot make a probe time out. `/-/healthy` stays 200
+while the process answers, and `/health` too: a probe that restarts the pod because a driver hangs cures
+nothing and takes away the very series that say so. Freshness is told in words here and in series on the
+metric pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuledger.model.page import Health, Page
+from gpuledger.outputs.routes import Handler, Request, Response, plain
+
+HEALTHY = "/-/healthy"
+READY = "/-/ready"
+HEALTH = "/health"
+
+
+def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
+    """The three paths, answered from the Page that `current` gives."""
+
+    def healthy(_: Request) -> Response:
+        return plain("OK")
+
+    def ready(_: Request) -> Response:
+        health = current().health
+        if health.tried:
+            return plain("OK")
+        return plain(f"NOT READY: {health.status}", 503, (("Retry-After", "1"),))
+
+    def health(_: Request) -> Response:
+        return plain(describe(current().health))
+
+    return {HEALTHY: healthy, READY: ready, HEALTH: health}
+
+
+def describe(health: Health) -> str:
+    """Two lines: `OK`, `STALE: why` or `NOT READY: why`; then how many ticks were made, and how often."""
+    every = f"one every {health.interval:g} s"
+    if health.interval != health.asked_interval:
+        every += f" ({health.asked_interval:g} s asked)"
+    return f"{verdict(health)}\n{health.ticks} ticks, {every}"
+
+
+def verdict(health: Health) -> str:
+    """The first of the two lines."""
+    if not health.tried:
+        return f"NOT READY: {health.status}"
+    return "OK" if health.healthy else f"STALE: {health.status}"

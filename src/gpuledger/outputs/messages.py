@@ -1,0 +1,71 @@
+"""Between h11's messages and our own."""
+
+from __future__ import annotations
+
+import h11
+
+from gpuledger.outputs.routes import Request, Response, plain
+
+_REASONS = {
+    200: b"OK",
+    304: b"Not Modified",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    503: b"Service Unavailable",
+}
+
+
+def request_of(message: h11.Request) -> Request:
+    """Our view of a request. An absolute target (as sent to proxies) loses its scheme and host."""
+    target = message.target.decode("ascii", "replace")
+    if not target.startswith("/") and "://" in target:
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    path, _, query = target.partition("?")
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in message.headers:
+        name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return Request(message.method.decode("ascii"), _decoded(path), query, headers)
+
+
+def head_of(response: Response, *, close: bool) -> h11.Response:
+    """Status line and headers.
+
+    Browsers must not guess the type: names that processes chose are in the pages.
+    """
+    headers = [
+        ("Content-Type", response.content_type),
+        ("Content-Length", str(len(response.body))),
+        ("X-Content-Type-Options", "nosniff"),
+        *response.headers,
+    ]
+    if close:
+        headers.append(("Connection", "close"))
+    return h11.Response(
+        status_code=response.status, headers=headers, reason=_REASONS.get(response.status, b"")
+    )
+
+
+def answer_to(error: h11.RemoteProtocolError) -> Response:
+    """What a client that does not speak HTTP is told; never its own bytes."""
+    if error.error_status_hint == 431:
+        return plain("the headers of the request are too long", 431)
+    if error.error_status_hint == 501:
+        return plain("this transfer encoding is not understood", 501)
+    return plain("this is not an HTTP request", 400)
+
+
+def _decoded(path: str) -> str:
+    if "%" not in path:
+        return path
+    # No page has such a path, so this import is hardly ever paid for.
+    from urllib.parse import unquote
+
+    return unquote(path)

@@ -1,0 +1,246 @@
+"""The quantities of one Device in one tick: only the wanted ones, each on its own."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_uint, c_ulonglong, create_string_buffer, sizeof
+from dataclasses import dataclass
+from typing import Final, cast
+
+from gpuledger.model.quantities import Level, Quantity
+from gpuledger.sources.nvml.codes import (
+    ARGUMENT_VERSION_MISMATCH,
+    FUNCTION_NOT_FOUND,
+    INVALID_ARGUMENT,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    NOTHING_YET,
+    SUCCESS,
+    UNSUPPORTED,
+)
+from gpuledger.sources.nvml.devices import DeviceState, GpuState
+from gpuledger.sources.nvml.fields import FIELDS, MEMORY, NUMBERS, RATES, RATES_CALL, Field, Number
+from gpuledger.sources.nvml.findings import Findings
+from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.structs import (
+    BLANK_32,
+    BLANK_64,
+    FIELD,
+    MEMORY_V1,
+    MEMORY_V2,
+    MEMORY_V2_VERSION,
+    UNSIGNED_INT,
+    VALUE_TYPES,
+)
+
+PART: Final = "readings"
+_FIELD_VALUES: Final = "nvmlDeviceGetFieldValues"
+# A driver older than nvmlDeviceGetMemoryInfo_v2 or than this version of its structure.
+_TRY_V1: Final = (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, NOT_SUPPORTED, INVALID_ARGUMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to ask one Device: made once for the quantities wanted of it, void when its support is learnt."""
+
+    rates: tuple[Quantity, ...]
+    memory: tuple[Quantity, ...]
+    numbers: tuple[Number, ...]
+    fields: tuple[Field, ...]
+    request: bytes
+    supported: dict[str, bool]
+
+
+class Readings:
+    """Reads quantities through buffers that are kept."""
+
+    def __init__(self, library: Library, slow_interval: float) -> None:
+        self._library = library
+        self._slow_interval = slow_interval
+        self._rates = (c_uint * 2)()
+        first = byref(self._rates)
+        self._outputs = {1: (first,), 2: (first, byref(self._rates, sizeof(c_uint)))}
+        self._wide = c_ulonglong()
+        self._memory_v1 = create_string_buffer(MEMORY_V1.size)
+        self._memory_v2 = create_string_buffer(MEMORY_V2.size)
+        self._fields = create_string_buffer(FIELD.size * len(FIELDS))
+
+    def read(
+        self, state: DeviceState, wanted: frozenset[Quantity], now: float, findings: Findings
+    ) -> dict[Quantity, float]:
+        """Values of this tick; slow quantities from the last time they were due. Raises GpuGone."""
+        same = state.slow_wanted is wanted or state.slow_wanted == wanted
+        slow = now >= state.slow_at or not same
+        values: dict[Quantity, float] = {}
+        plan = self._plan(state, wanted, slow)
+        if plan.rates:
+            self._read_rates(state, plan.rates, values, findings)
+        if plan.memory:
+            self._read_memory(state, plan.memory, values, findings)
+        for number in plan.numbers:
+            self._read_number(state, number, values, findings)
+        if plan.fields:
+            self._read_fields(state, plan, values, findings)
+        state.answered = state.answered or bool(values)
+        if slow:
+            state.slow_at, state.slow_wanted = now + self._slow_interval, wanted
+            state.slow_values = {quantity: value for quantity, value in values.items() if quantity.slow}
+        else:
+            values.update(state.slow_values)
+        return values
+
+    def supported(self, state: DeviceState, wanted: frozenset[Quantity]) -> dict[str, bool]:
+        """For the wanted quantities whether the Device has them, as far as known by now."""
+        return self._plan(state, wanted, False).supported
+
+    def _plan(self, state: DeviceState, wanted: frozenset[Quantity], slow: bool) -> _Plan:
+        plan = state.plans.get((wanted, slow))
+        if plan is None:
+            if len(state.plans) > 8:
+                state.plans.clear()
+            plan = state.plans[wanted, slow] = _make_plan(state, wanted, slow)
+        return cast(_Plan, plan)
+
+    def _read_rates(
+        self,
+        state: DeviceState,
+        asked: tuple[Quantity, ...],
+        values: dict[Quantity, float],
+        findings: Findings,
+    ) -> None:
+        code = self._library.ask(RATES_CALL, state.handle, self._outputs[1][0])
+        for quantity in asked:
+            if code:
+                _refuse(state, quantity, code, RATES_CALL, findings)
+            else:
+                _accept(state, quantity, self._rates[RATES.index(quantity)] / 100, values, findings)
+
+    def _read_memory(
+        self,
+        state: DeviceState,
+        asked: tuple[Quantity, ...],
+        values: dict[Quantity, float],
+        findings: Findings,
+    ) -> None:
+        call, code = "nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND
+        told: tuple[int | None, ...] = ()
+        if not state.memory_v1:
+            MEMORY_V2.pack_into(self._memory_v2, 0, MEMORY_V2_VERSION, 0, 0, 0, 0)
+            code = self._library.ask(call, state.handle, self._memory_v2)
+            told = MEMORY_V2.unpack(self._memory_v2)[1:]
+        if code in _TRY_V1:
+            # The two differ in what counts as used, so a Device keeps to one of them.
+            call, state.memory_v1 = "nvmlDeviceGetMemoryInfo", True
+            code = self._library.ask(call, state.handle, self._memory_v1)
+            total, available, used = MEMORY_V1.unpack(self._memory_v1)
+            told = (total, None, available, used)
+        if code == SUCCESS and told[0] == 0:
+            code = NOT_SUPPORTED  # Unified memory, as some drivers say it.
+        for quantity in asked:
+            value = None if code else told[MEMORY.index(quantity)]
+            if code or value is None:
+                _refuse(state, quantity, code or NOT_SUPPORTED, call, findings)
+            elif value < BLANK_64:
+                _accept(state, quantity, value, values, findings)
+
+    def _read_number(
+        self, state: DeviceState, number: Number, values: dict[Quantity, float], findings: Findings
+    ) -> None:
+        outputs = (byref(self._wide),) if number.wide else self._outputs[number.outputs]
+        code = self._library.ask(number.call, state.handle, *number.arguments, *outputs)
+        if code:
+            _refuse(state, number.quantity, code, number.call, findings)
+            return
+        raw = self._wide.value if number.wide else self._rates[number.take]
+        if raw == number.blank or (number.wide and raw >= number.blank):
+            return
+        value = raw * number.multiply
+        _accept(
+            state, number.quantity, value / number.divide if number.divide > 1 else value, values, findings
+        )
+
+    def _read_fields(
+        self, state: DeviceState, plan: _Plan, values: dict[Quantity, float], findings: Findings
+    ) -> None:
+        buffer = self._fields
+        view(buffer, len(plan.request))[:] = plan.request
+        whole = self._library.ask(_FIELD_VALUES, state.handle, len(plan.fields), buffer)
+        for place, field in enumerate(plan.fields):
+            *_, value_type, answer, raw = FIELD.unpack_from(buffer, place * FIELD.size)
+            layout = VALUE_TYPES.get(value_type)
+            code = whole or answer or (SUCCESS if layout else ARGUMENT_VERSION_MISMATCH)
+            if code == SUCCESS and layout:
+                value = layout.unpack(raw)[0]
+                if value < (BLANK_32 if value_type == UNSIGNED_INT else BLANK_64):
+                    _accept(state, field.quantity, value, values, findings)
+            elif code in UNSUPPORTED or code == INVALID_ARGUMENT:
+                # INVALID_ARGUMENT: an id that this driver does not know yet.
+                self._without_field(state, field, values, findings)
+            else:
+                self._despite_field(state, field, code, values, findings)
+
+    def _without_field(
+        self, state: DeviceState, field: Field, values: dict[Quantity, float], findings: Findings
+    ) -> None:
+        """The Device does not tell the field id: from now on its fallback is asked instead."""
+        state.no_field.add(field.field_id)
+        state.plans.clear()
+        if field.fallback:
+            self._read_number(state, field.fallback, values, findings)
+        else:
+            state.learn(field.quantity, False)
+
+    def _despite_field(
+        self, state: DeviceState, field: Field, code: int, values: dict[Quantity, float], findings: Findings
+    ) -> None:
+        """The field failed this time: the fallback tells the same counter."""
+        before = len(findings.failures)
+        if field.fallback:
+            self._read_number(state, field.fallback, values, findings)
+        if field.quantity not in values and len(findings.failures) == before:
+            _refuse(state, field.quantity, code, f"{_FIELD_VALUES} id {field.field_id}", findings)
+
+
+def _make_plan(state: DeviceState, wanted: frozenset[Quantity], slow: bool) -> _Plan:
+    whole = isinstance(state, GpuState)
+    level = wanted if whole else {quantity for quantity in wanted if quantity.level is Level.INSTANCE}
+    asked = {
+        quantity
+        for quantity in level
+        if state.support.get(quantity.key) is not False and (slow or not quantity.slow)
+    }
+    fields = tuple(each for each in FIELDS if each.quantity in asked and each.field_id not in state.no_field)
+    fallbacks = tuple(
+        each.fallback
+        for each in FIELDS
+        if each.quantity in asked and each.field_id in state.no_field and each.fallback
+    )
+    return _Plan(
+        rates=tuple(quantity for quantity in RATES if quantity in asked),
+        memory=tuple(quantity for quantity in MEMORY if quantity in asked),
+        numbers=tuple(number for number in NUMBERS if number.quantity in asked) + fallbacks,
+        fields=fields,
+        request=b"".join(FIELD.pack(each.field_id, 0, 0, 0, 0, NOT_SUPPORTED, b"") for each in fields),
+        supported={
+            quantity.key: state.support[quantity.key] for quantity in level if quantity.key in state.support
+        },
+    )
+
+
+def _accept(
+    state: DeviceState, quantity: Quantity, value: float, values: dict[Quantity, float], findings: Findings
+) -> None:
+    if quantity.believes(value):
+        values[quantity] = value
+    else:
+        findings.invalid += 1
+    if state.support.get(quantity.key) is not True:
+        state.learn(quantity, True)
+
+
+def _refuse(state: DeviceState, quantity: Quantity, code: int, call: str, findings: Findings) -> None:
+    if code in UNSUPPORTED:
+        state.learn(quantity, False)
+    elif code not in NOTHING_YET:
+        findings.fail(PART, code, f"{quantity.key}: {call}", state.device)
+        if code != NO_PERMISSION:
+            state.fault = state.fault or code

@@ -1,0 +1,159 @@
+"""The driver's per-process utilization samples, and each process's mean of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes import addressof, byref, c_uint, c_ulonglong, create_string_buffer
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuledger.model.process import NO_USAGE, Usage, UtilizationSample
+from gpuledger.sources.nvml.codes import (
+    INSUFFICIENT_SIZE,
+    NO_PERMISSION,
+    NOT_FOUND,
+    SUCCESS,
+    UNSUPPORTED,
+)
+from gpuledger.sources.nvml.devices import GpuState
+from gpuledger.sources.nvml.findings import Findings
+from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.structs import (
+    BLANK_64,
+    SAMPLE,
+    SAMPLE_INFO,
+    SAMPLES_INFO,
+    SAMPLES_INFO_VERSION,
+)
+
+PART: Final = "utilization"
+_NEWER: Final = "nvmlDeviceGetProcessesUtilizationInfo"
+_OLDER: Final = "nvmlDeviceGetProcessUtilization"
+_GROWTHS: Final = 8
+_FIRST_WINDOW: Final = 1_000_000
+
+# Asked and found idle: the driver has samples only of processes that used an engine.
+_IDLE: Final = {
+    _NEWER: Usage(sm=0.0, memory=0.0, encoder=0.0, decoder=0.0, jpeg=0.0, ofa=0.0),
+    _OLDER: Usage(sm=0.0, memory=0.0, encoder=0.0, decoder=0.0),
+}
+# Time, pid, then engines in percent: sm, memory, encoder, decoder and, from the newer call, jpeg and ofa.
+_Row = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Samples since the last tick and what follows for each pid; `idle` is for the pids without a sample.
+
+    `samples` is None when they are not readable. A pid whose samples were all disbelieved is not idle: its
+    Usage is empty.
+    """
+
+    samples: tuple[UtilizationSample, ...] | None = None
+    usages: Mapping[int, Usage] = field(default_factory=dict)
+    idle: Usage = NO_USAGE
+
+    def of(self, pid: int) -> Usage:
+        """What the process used, 0 when it was seen idle, all None when nothing is known."""
+        return self.usages.get(pid, self.idle)
+
+
+NOT_READABLE: Final = Utilization()
+
+
+class UtilizationSamples:
+    """Reads each Gpu's samples that are newer than the newest seen.
+
+    Timestamps are the driver's microseconds, said to be CPU time: on some machines since the epoch, on others
+    since boot. So they are compared with each other only. The first answer may reach back many seconds and
+    over processes long gone: of it, only the second before its newest sample counts.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._count = c_uint()
+        self._info = create_string_buffer(SAMPLES_INFO.size)
+        self._room = 256
+        self._buffer = create_string_buffer(self._room * SAMPLE_INFO.size)
+
+    def read(self, state: GpuState, findings: Findings) -> Utilization:
+        """Samples of the Gpu since the last call. Raises GpuGone."""
+        # Not told while a card is cut by MIG (nvml.h).
+        if state.mig_enabled or state.samples_call is None:
+            return NOT_READABLE
+        call = state.samples_call or _NEWER
+        code, rows = self._ask(call, state)
+        if code in UNSUPPORTED and not state.samples_call and call == _NEWER:
+            call = _OLDER
+            code, rows = self._ask(call, state)
+        if code in UNSUPPORTED:
+            state.samples_call = None
+            return NOT_READABLE
+        if code not in (SUCCESS, NOT_FOUND):
+            findings.fail(PART, code, call, state.gpu)
+            if code != NO_PERMISSION:
+                state.fault = state.fault or code
+            return NOT_READABLE
+        state.samples_call = call
+        state.answered = True
+        return _judge(_since(rows, state), _IDLE[call], findings)
+
+    def _ask(self, call: str, state: GpuState) -> tuple[int, list[_Row]]:
+        code = INSUFFICIENT_SIZE
+        count = 0
+        for _ in range(_GROWTHS):
+            code, count = (self._newer if call == _NEWER else self._older)(state)
+            if code != INSUFFICIENT_SIZE:
+                break
+            self._room = 2 * max(self._room, count)
+            self._buffer = create_string_buffer(self._room * SAMPLE_INFO.size)
+        if code or not count:
+            return code, []
+        if call == _NEWER:
+            return code, list(SAMPLE_INFO.iter_unpack(view(self._buffer, count * SAMPLE_INFO.size)))
+        told = SAMPLE.iter_unpack(view(self._buffer, count * SAMPLE.size))
+        return code, [(at, pid, *engines) for pid, at, *engines in told]
+
+    def _newer(self, state: GpuState) -> tuple[int, int]:
+        last, room = state.last_sample or 0, self._room
+        SAMPLES_INFO.pack_into(self._info, 0, SAMPLES_INFO_VERSION, room, last, addressof(self._buffer))
+        code = self._library.ask(_NEWER, state.handle, self._info)
+        return code, int(SAMPLES_INFO.unpack(self._info)[1])
+
+    def _older(self, state: GpuState) -> tuple[int, int]:
+        self._count.value = self._room
+        last = c_ulonglong(state.last_sample or 0)
+        code = self._library.ask(_OLDER, state.handle, self._buffer, byref(self._count), last)
+        return code, self._count.value
+
+
+def _since(rows: list[_Row], state: GpuState) -> list[_Row]:
+    """Rows newer than the newest seen, which is then moved on."""
+    rows = [row for row in rows if row[0] < BLANK_64]
+    newest = max((row[0] for row in rows), default=0)
+    last = state.last_sample
+    after = last if last is not None else newest - _FIRST_WINDOW
+    if newest > (last or 0):
+        state.last_sample = newest
+    return [row for row in rows if row[0] > after and row[1]]
+
+
+def _judge(rows: list[_Row], idle: Usage, findings: Findings) -> Utilization:
+    samples: list[UtilizationSample] = []
+    by_pid: dict[int, list[_Row]] = {}
+    for row in rows:
+        at, pid, *engines = row
+        mine = by_pid.setdefault(pid, [])
+        if max(engines) > 100:
+            findings.invalid += 1
+            continue
+        mine.append(row)
+        samples.append(UtilizationSample(pid, at, *[engine / 100 for engine in engines]))
+    return Utilization(tuple(samples), {pid: _mean(mine) for pid, mine in by_pid.items()}, idle)
+
+
+def _mean(rows: list[_Row]) -> Usage:
+    """The mean of each engine; nothing is known of a pid whose samples were all disbelieved."""
+    if not rows:
+        return NO_USAGE
+    return Usage(*[sum(engine) / (100 * len(rows)) for engine in list(zip(*rows, strict=True))[2:]])

@@ -1,0 +1,90 @@
+"""One page that has every kind of row, for the goldens."""
+
+from __future__ import annotations
+
+from builders import GIB, MIB, gpu, instance, process, reading
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model import quantities as q
+from gpuledger.model.page import CollectorHealth, Health, Page
+from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
+from gpuledger.model.workload import Workload
+
+UNIX = 1_700_000_000.25
+SOURCE = SourceInfo("nvml", False, "580.95.05", "13.580.95.05", "13.0")
+HEALTH = Health(
+    status="ok",
+    healthy=True,
+    tried=True,
+    ticks=42,
+    collectors=(
+        CollectorHealth("source", True, 0.0025, UNIX),
+        CollectorHealth("events", False, 0.5, None, "NOT_SUPPORTED"),
+    ),
+)
+
+
+def golden_snapshot() -> Snapshot:
+    """Two pods on one GPU, an idle one, one cut in two, one that is lost, one whose list failed."""
+    shared = gpu(
+        0,
+        name="NVIDIA H100 80GB HBM3",
+        pci_bus_id="00000000:18:00.0",
+        minor=0,
+        serial="1650000000001",
+        vbios="96.00.74.00.01",
+        architecture="Hopper",
+        compute_capability="9.0",
+    )
+    idle, cut, lost, blind = gpu(1, name="NVIDIA L4", minor=1), gpu(2), gpu(3), gpu(4, unified_memory=True)
+    small = instance(cut, 9, 0, 0, profile="1g.10gb")
+    large = instance(cut, 2, 0, 1, profile="3g.40gb")
+    trainer = Workload("pod", "ml", "train-0", "pytorch", "u-1", "c-1", "containerd")
+    hostile = 'say "hi"\\\nbye'
+    return Snapshot(
+        UNIX,
+        500.0,
+        SOURCE,
+        (
+            reading(
+                shared,
+                process(shared, 4242, name="/usr/bin/python3", memory=40 * GIB, sm=0.57, workload=trainer),
+                process(shared, 4243, name=hostile, types="C+G", memory=None, sm=None, missing="not_found"),
+                process(shared, 900, name="/usr/lib/xorg/Xorg", types="G", memory=120 * MIB, sm=0.01),
+                values={
+                    q.UTILIZATION: 0.97,
+                    q.MEMORY_TOTAL: 80 * GIB,
+                    q.MEMORY_USED: 41 * GIB,
+                    q.POWER: 512.345,
+                    q.TEMPERATURE: 61,
+                    q.SM_CLOCK: 1.98e9,
+                    q.MEMORY_CLOCK: 2.619e9,
+                    q.PCIE_TX: 123_456_789_012,
+                    q.ECC_CORRECTED: 0,
+                    q.PERFORMANCE_STATE: 0,
+                },
+                supported={"fan_speed": False, "power": True},
+            ),
+            reading(idle),
+            reading(cut, mig_enabled=True),
+            reading(small, values={q.MEMORY_TOTAL: 10 * GIB, q.MEMORY_USED: 0}),
+            reading(large, process(large, 77, types="M", sm=None), values={q.MEMORY_TOTAL: 40 * GIB}),
+            reading(lost, up=False, failed=True, values={}),
+            reading(blind, failed=True, values={}),
+        ),
+        xids=(XidEvent(shared, 31, UNIX - 10), XidEvent(shared, 31, UNIX - 5)),
+        invalid=3,
+    )
+
+
+def golden_page() -> Page:
+    """The page of that snapshot."""
+    seen = golden_snapshot()
+    return Page(UNIX, SOURCE, seen, Ledger(LedgerSettings()).post(seen), HEALTH)
+
+
+def stale_page() -> Page:
+    """The same node when its driver hangs."""
+    page = golden_page()
+    health = Health(status="no reading for 3.0 s", tried=True, stalled=True, ticks=42)
+    return Page(UNIX + 3, SOURCE, None, page.ledger, health)

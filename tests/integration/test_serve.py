@@ -1,0 +1,233 @@
+"""`gpuledger serve` as a user runs it: the whole program, from flags to bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from running import Server, gpuledger, promtool_check, serving, wait_until
+
+# Names that documents 000 and 001 demand; native has no finding.
+REVIEWED = [
+    'gpu_process_count non-histogram and non-summary metrics should not have "_count" suffix',
+    'gpu_session_count non-histogram and non-summary metrics should not have "_count" suffix',
+]
+
+Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def samples(text: str) -> Samples:
+    found: Samples = {}
+    for sample in chain.from_iterable(family.samples for family in read_text(text)):
+        found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def assert_agreement(text: str) -> None:
+    """Rows, counts and totals of documents 000 and 001 tell the same story."""
+    told = samples(text)
+    counts, info = told["gpu_process_count"], told["gpu_process_info"]
+    assert counts == told["gpu_session_count"]
+    rows: dict[str, float] = {}
+    for labels, value in info.items():
+        row = dict(labels)
+        assert value == (row["status"] == "active")
+        rows[row["gpu"]] = rows.get(row["gpu"], 0) + value
+    assert rows == {dict(labels)["gpu"]: value for labels, value in counts.items()}
+    (total,), (sessions,) = told["gpu_total_processes"].values(), told["gpu_total_sessions"].values()
+    assert total == sessions == sum(rows.values()) == sum(counts.values())
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> NvmlState:
+    state = NvmlState(
+        tmp_path / "state",
+        [
+            NvmlGpu(NvmlProcess(os.getpid(), sm=40), NvmlProcess(os.getppid(), sm=10)),
+            NvmlGpu(),
+        ],
+    )
+    return state.write()
+
+
+def environment(state: NvmlState) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+
+
+@pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])
+def test_the_simulator_serves_pages_that_agree_parse_and_lint(scenario: str) -> None:
+    with serving("--source", f"simulator:{scenario}") as server:
+        server.wait_ticks(2)
+        text = server.get().text
+        assert_agreement(text)
+        assert promtool_check(text) == (3, REVIEWED)
+        native = server.get("/metrics/native").text
+        assert promtool_check(native) == (0, [])
+        assert 'gpuledger_source_info{source="simulator",simulated="true"' in native
+        openmetrics = server.get(Accept="application/openmetrics-text; version=1.0.0")
+        assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
+        assert list(read_openmetrics(openmetrics.text))
+        assert "Simulated data" in server.get("/").text
+        assert any("simulated data" in line for line in server.lines)
+
+
+def test_the_real_driver_path_serves_what_the_library_tells(nvml: NvmlState) -> None:
+    with serving("--source", "nvml", env=environment(nvml)) as server:
+        server.wait_ticks(2)
+        text = server.get().text
+        assert_agreement(text)
+        told = samples(text)
+        (mine,) = (
+            dict(labels) for labels in told["gpu_process_info"] if dict(labels)["pid"] == str(os.getpid())
+        )
+        assert mine["gpu"] == "0"
+        assert mine["command"] == Path(f"/proc/{os.getpid()}/exe").readlink().name
+        assert "Simulated" not in server.get("/").text
+        starts = told["gpuledger_process_start_time_seconds"]
+        (start,) = (value for labels, value in starts.items() if ("pid", str(os.getpid())) in labels)
+        assert abs(start - Path(f"/proc/{os.getpid()}").stat().st_ctime) < 3600
+
+
+def test_a_hanging_library_turns_health_within_three_intervals_and_http_still_answers(
+    nvml: NvmlState,
+) -> None:
+    with serving("--source", "nvml", "--interval", "200ms", env=environment(nvml)) as server:
+        server.wait_ticks(2)
+        assert server.get("/health").text.startswith("OK\n")
+        nvml.hang = ("nvmlDeviceGetTemperature", "nvmlDeviceGetUtilizationRates")
+        nvml.write()
+        wait_until(lambda: server.get("/health").text.startswith("STALE"), "health to turn")
+        line = server.wait_line(r"no reading for (\d+\.\d) s: nvml does not answer")
+        # The watchdog waits for three intervals, counted from the last page; a busy machine wakes it late.
+        assert float(line[1]) == pytest.approx(0.6, abs=0.3)
+        stale = samples(server.get().text)
+        assert stale["gpuledger_tick_stalled"] == {(): 1.0}
+        assert set(stale["gpuledger_collector_success"].values()) == {0.0}
+        assert not {"gpu_process_info", "gpuledger_device_up"} & set(stale)
+        assert server.get("/-/healthy").status_code == server.get("/-/ready").status_code == 200
+        nvml.hang = ()
+        nvml.write()
+        wait_until(lambda: server.get("/health").text.startswith("OK\n"), "health to come back")
+        assert_agreement(server.get().text)
+
+
+def test_without_a_driver_it_says_so_once_and_serves_health_until_there_is_one(tmp_path: Path) -> None:
+    missing = {"LD_LIBRARY_PATH": str(tmp_path)}
+    with serving("--interval", "50ms", env=missing) as server:
+        text = server.wait_ticks(5)
+        told = samples(text)
+        assert told["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
+        assert server.get("/-/ready").status_code == 200
+        assert "libnvidia-ml.so.1" in server.get("/health").text
+        errors = [line for line in server.lines if "level=error" in line]
+        assert len(errors) == 1
+        assert "libnvidia-ml.so.1" in errors[0]
+
+
+def test_two_ports_can_speak_two_dialects() -> None:
+    more = ("--listen-address", "127.0.0.1:0=process")
+    with serving("--source", "simulator", "--listen-address", "127.0.0.1:0=native", *more) as server:
+        wait_until(lambda: len(ports(server)) == 3, "three ports")
+        server.wait_ticks(1)
+        bodies = [server.get(port=port).text for port in ports(server)]
+        assert ["gpu_session_count" in body for body in bodies] == [True, False, False]
+        assert ["gpuledger_device_up" in body for body in bodies] == [True, True, False]
+        assert ["gpu_process_count" in body for body in bodies] == [True, False, True]
+
+
+def ports(server: Server) -> list[str]:
+    return [found[1] for line in server.lines if (found := re.search(r"listening on \S+ port (\d+)", line))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_exit_code_zero(number: signal.Signals) -> None:
+    with serving("--source", "simulator") as server:
+        server.wait_ticks(1)
+        server.process.send_signal(number)
+        assert server.process.wait(20) == 0
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = gpuledger("serve", "--source", "simulator", "--listen-address", address)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("ts=")]
+    assert len(errors) == 1
+    assert address in errors[0]
+    assert "--listen-address" in errors[0]
+
+
+BAD_INPUT = [
+    (["serve", "--intervall", "1s"], "unknown flag '--intervall'; did you mean '--interval'?"),
+    (["--sorce=nvml"], "unknown flag '--sorce'; did you mean '--source'?"),
+    (["serv"], "unknown command 'serv'; did you mean 'serve'?"),
+    (["serve", "--source", "nvm"], "unknown source 'nvm'; did you mean 'nvml'?"),
+    (["serve", "--dialect", "proces"], "unknown dialect 'proces'; did you mean 'process'?"),
+    (["serve", "--listen-address", ":9400=nativ"], "unknown dialect 'nativ'; did you mean 'native'?"),
+    (["serve", "--source", "simulator:k8snode"], "unknown scenario 'k8snode'; did you mean 'k8s-node'?"),
+    (["serve", "--interval", "soon"], "--interval: a duration such as"),
+    (["serve", "--listen-address", "9400"], "--listen-address: an address such as"),
+    (["serve", "now"], "serve takes no 'now'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_two(arguments: list[str], line: str) -> None:
+    done = gpuledger(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert line in done.stderr
+
+
+BAD_FILES = [
+    ("config", "serve --config {file}", "intervall: 1s", "unknown key 'intervall'; did you mean 'interval'?"),
+    ("scenario", "serve --source simulator:{file}", "gpuss: 1", "did you mean 'gpus'?"),
+]
+
+
+@pytest.mark.parametrize(("kind", "command", "content", "line"), BAD_FILES)
+def test_a_bad_file_is_one_line_that_names_it(
+    tmp_path: Path, kind: str, command: str, content: str, line: str
+) -> None:
+    file = tmp_path / f"{kind}.yaml"
+    file.write_text(content)
+    done = gpuledger(*command.format(file=file).split())
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert line in done.stderr
+    assert str(file) in done.stderr
+
+
+@pytest.mark.parametrize("command", ["", "serve", "metrics"])
+def test_help_teaches_with_examples(command: str) -> None:
+    done = gpuledger(*command.split(), "--help")
+    assert done.returncode == 0
+    assert "gpuledger serve --source simulator" in done.stdout or "examples:" in done.stdout
+    assert not done.stderr
+
+
+def test_hostile_process_names_are_escaped_and_cut(nvml: NvmlState) -> None:
+    name = b'/bin/a"\\\n\xff\x00tail' + b"x" * 4096
+    nvml.names[os.getpid()] = name.split(b"\x00")[0] + b"x" * 4000
+    nvml.write()
+    with serving("--source", "nvml", env=environment(nvml)) as server:
+        server.wait_ticks(1)
+        text = server.get().text
+        assert_agreement(text)
+        promtool_check(text)
+        commands = {dict(labels)["command"] for labels in samples(text)["gpu_process_info"]}
+        (hostile,) = (command for command in commands if command.startswith('a"'))
+        assert hostile.startswith('a"\\\n\\xff')
+        assert len(hostile) <= 128

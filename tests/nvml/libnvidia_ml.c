@@ -1,0 +1,667 @@
+/* A libnvidia-ml.so.1 for tests: answers from the state file named by TEST_NVML_STATE.
+ *
+ * The file is read again whenever it changes (inode, time or size), so write it aside and rename it.
+ * Lines are KEY=VALUE; library.py writes them and says what each means. Errors are looked up by the name of
+ * the call, calls are counted by name, and a hanging call goes on when the file changes.
+ * Build variants: -DOLD leaves out what a driver of 2020 lacked; -DR535 has the symbols of a driver 535 with
+ * the longer process structure.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+enum { MAX_GPUS = 32, MAX_INSTANCES = 8, MAX_RULES = 256, MAX_EVENTS = 256, TEXT = 96 };
+enum {
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7, TIMEOUT = 10, ARGUMENT_VERSION_MISMATCH = 25
+};
+#define ABSENT 0xFFFFFFFFu
+
+/* Numbers of one GPU, with the value that holds when the file does not set them. -1 for `mig` and `fan`
+ * means that the card has no such thing; `memory` is 0 ordinary, 1 not supported, 2 a total of zero. */
+#define NUMBERS(X) \
+    X(minor, -2) X(bus, -2) X(cores, 16896) X(major_cc, 9) X(minor_cc, 0) X(architecture, 9) \
+    X(utilization, 0) X(memory_utilization, 0) X(encoder, 0) X(decoder, 0) \
+    X(memory, 0) X(memory_total, 85899345920) X(memory_used, 1073741824) X(memory_reserved, 536870912) \
+    X(power, 100000) X(power_limit, 700000) X(power_limit_max, 700000) X(energy, 1000000) \
+    X(temperature, 40) X(memory_temperature, 45) X(fan, -1) X(pstate, 0) \
+    X(graphics_clock, 1980) X(sm_clock, 1980) X(memory_clock, 2619) X(video_clock, 1545) \
+    X(pcie_tx, 1000) X(pcie_rx, 2000) X(pcie_replays, 0) X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(mig, 0)
+#define AS_ENUM(name, value) N_##name,
+#define AS_NAME(name, value) #name,
+#define AS_VALUE(name, value) (u64)(value),
+enum { NUMBERS(AS_ENUM) N_COUNT };
+static const char *const number_names[] = { NUMBERS(AS_NAME) };
+static const u64 number_values[] = { NUMBERS(AS_VALUE) };
+
+typedef struct { u32 pid, gi, ci, sm, mem, enc, dec, jpg, ofa; u64 memory; char types[4]; } Process;
+typedef struct { u32 pid, sm, mem, enc, dec, jpg, ofa; u64 at; } Told;
+typedef struct { int used; u32 gi, ci, sms; u64 total, held; char uuid[TEXT], profile[TEXT]; } Slice;
+typedef struct {
+    int used, processes_used, processes_room, told_used, told_room;
+    u64 number[N_COUNT];
+    char uuid[TEXT], name[TEXT], serial[TEXT], vbios[TEXT];
+    Process *processes;
+    Told *told;
+    Slice slices[MAX_INSTANCES];
+} Gpu;
+typedef struct { int gpu, code; char call[TEXT]; } Rule;
+typedef struct { u64 id; int gpu; u64 xid; u32 gi, ci; } Event;
+typedef struct { u32 pid; char text[4096]; } Name;
+
+static Gpu gpus[MAX_GPUS];
+static Rule rules[MAX_RULES];
+static Event events[MAX_EVENTS];
+static Name *names;
+static int rule_count, event_count, name_count, name_room, real_time = 1, long_struct, zero_count, reload_wanted;
+static u64 given_time, sample_period, delivered_event;
+static double energy_time, energy_added[MAX_GPUS];
+static char hanging[1024], driver_version[TEXT];
+static struct stat seen;
+static int references, reload_started, registered[MAX_GPUS];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct { const char *call; u64 count; } counts[256];
+static int counted;
+
+/* Microseconds of the driver's own clock: this machine's, or the one that the file gives. */
+static u64 driver_time(void) {
+    struct timespec now;
+    if (!real_time) return given_time;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
+}
+
+/* The energy counter follows power over time: what was drawn since the last look is added at every look. */
+static void add_energy(void) {
+    double now = (double)driver_time() / 1e6;
+    if (energy_time > 0 && now > energy_time)
+        for (int i = 0; i < MAX_GPUS; i++)
+            if (gpus[i].used) energy_added[i] += (double)gpus[i].number[N_power] * (now - energy_time);
+    energy_time = now;
+}
+
+static void copy(char *to, const char *from, size_t room) { snprintf(to, room, "%s", from); }
+
+/* \xNN in the file is that byte, so that names can hold anything but NUL. */
+static void unescape(char *to, const char *from, size_t room) {
+    size_t n = 0;
+    while (*from && n + 1 < room) {
+        u32 byte;
+        if (from[0] == '\\' && from[1] == 'x' && sscanf(from + 2, "%2x", &byte) == 1) { to[n++] = (char)byte; from += 4; }
+        else to[n++] = *from++;
+    }
+    to[n] = 0;
+}
+
+static void *room_for_one_more(void *list, int used, int *room, size_t size) {
+    if (used < *room) return list;
+    *room = *room ? *room * 2 : 64;
+    return realloc(list, (size_t)*room * size);
+}
+
+static void add_rule(int gpu, const char *call, int code) {
+    if (rule_count == MAX_RULES) return;
+    rules[rule_count].gpu = gpu;
+    rules[rule_count].code = code;
+    copy(rules[rule_count++].call, call, TEXT);
+}
+
+static void read_process(Gpu *gpu, const char *value) {
+    Process p = { .gi = ABSENT, .ci = ABSENT };
+    gpu->processes = room_for_one_more(gpu->processes, gpu->processes_used, &gpu->processes_room, sizeof p);
+    sscanf(value, "%u,%llu,%3[CGM],%u,%u,%u,%u,%u,%u,%u,%u", &p.pid, &p.memory, p.types, &p.gi, &p.ci, &p.sm,
+           &p.mem, &p.enc, &p.dec, &p.jpg, &p.ofa);
+    gpu->processes[gpu->processes_used++] = p;
+}
+
+static void read_told(Gpu *gpu, const char *value) {
+    Told t = { 0 };
+    gpu->told = room_for_one_more(gpu->told, gpu->told_used, &gpu->told_room, sizeof t);
+    sscanf(value, "%u,%llu,%u,%u,%u,%u,%u,%u", &t.pid, &t.at, &t.sm, &t.mem, &t.enc, &t.dec, &t.jpg, &t.ofa);
+    gpu->told[gpu->told_used++] = t;
+}
+
+static void read_gpu(int index, const char *key, const char *value) {
+    Gpu *gpu = &gpus[index];
+    gpu->used = 1;
+    if (!strncmp(key, "error.", 6)) add_rule(index, key + 6, atoi(value));
+    else if (!strncmp(key, "process.", 8)) read_process(gpu, value);
+    else if (!strncmp(key, "sample.", 7)) read_told(gpu, value);
+    else if (!strncmp(key, "instance.", 9)) {
+        int slot = atoi(key + 9);
+        if (slot < 0 || slot >= MAX_INSTANCES) return;
+        Slice *s = &gpu->slices[slot];
+        s->used = sscanf(value, "%95[^,],%u,%u,%95[^,],%u,%llu,%llu", s->uuid, &s->gi, &s->ci, s->profile, &s->sms,
+                         &s->total, &s->held) == 7;
+    }
+    else if (!strcmp(key, "uuid")) copy(gpu->uuid, value, TEXT);
+    else if (!strcmp(key, "name")) unescape(gpu->name, value, TEXT);
+    else if (!strcmp(key, "serial")) copy(gpu->serial, value, TEXT);
+    else if (!strcmp(key, "vbios")) copy(gpu->vbios, value, TEXT);
+    else for (int n = 0; n < N_COUNT; n++)
+        if (!strcmp(key, number_names[n])) gpu->number[n] = (u64)strtoull(value, NULL, 10);
+}
+
+static void read_line(char *line) {
+    char *value = strchr(line, '=');
+    int index, length;
+    if (!value || *line == '#') return;
+    *value++ = 0;
+    if (sscanf(line, "gpu.%d.%n", &index, &length) == 1 && index >= 0 && index < MAX_GPUS)
+        read_gpu(index, line + length, value);
+    else if (!strncmp(line, "error.", 6)) add_rule(-1, line + 6, atoi(value));
+    else if (!strncmp(line, "event.", 6) && event_count < MAX_EVENTS) {
+        Event e = { .id = strtoull(line + 6, NULL, 10), .gi = ABSENT, .ci = ABSENT };
+        sscanf(value, "%d,%llu,%u,%u", &e.gpu, &e.xid, &e.gi, &e.ci);
+        events[event_count++] = e;
+    }
+    else if (!strncmp(line, "pid.", 4)) {
+        names = room_for_one_more(names, name_count, &name_room, sizeof *names);
+        names[name_count].pid = (u32)strtoul(line + 4, NULL, 10);
+        unescape(names[name_count++].text, value, sizeof names->text);
+    }
+    else if (!strcmp(line, "hang")) copy(hanging, value, sizeof hanging);
+    else if (!strcmp(line, "driver_version")) copy(driver_version, value, TEXT);
+    else if (!strcmp(line, "time")) { real_time = !strcmp(value, "real"); given_time = (u64)(atof(value) * 1e6); }
+    else if (!strcmp(line, "sample_period")) sample_period = strtoull(value, NULL, 10);
+    else if (!strcmp(line, "no_samples")) zero_count = !strcmp(value, "count_zero");
+    else if (!strcmp(line, "reload")) reload_wanted = atoi(value);
+    else if (!strcmp(line, "r535")) long_struct = atoi(value);
+}
+
+static void set_defaults(void) {
+    for (int i = 0; i < MAX_GPUS; i++) {
+        Gpu *gpu = &gpus[i];
+        free(gpu->processes);
+        free(gpu->told);
+        memset(gpu, 0, sizeof *gpu);
+        memcpy(gpu->number, number_values, sizeof number_values);
+        gpu->number[N_minor] = (u64)i;
+        gpu->number[N_bus] = (u64)i + 1;
+        snprintf(gpu->uuid, TEXT, "GPU-00000000-0000-0000-0000-%012d", i);
+        copy(gpu->name, "NVIDIA H100 80GB HBM3", TEXT);
+        snprintf(gpu->serial, TEXT, "165000000000%d", i);
+        copy(gpu->vbios, "96.00.61.00.01", TEXT);
+    }
+    rule_count = event_count = name_count = zero_count = reload_wanted = 0;
+    hanging[0] = 0;
+    real_time = 1;
+    sample_period = 166667;
+    copy(driver_version, "570.86.15", TEXT);
+#ifdef R535
+    long_struct = 1;
+#else
+    long_struct = 0;
+#endif
+}
+
+static void refresh(void) {
+    const char *path = getenv("TEST_NVML_STATE");
+    struct stat now = { 0 };
+    static char line[20000];
+    if (!path || stat(path, &now)) return;
+    if (now.st_ino == seen.st_ino && now.st_size == seen.st_size && now.st_mtim.tv_sec == seen.st_mtim.tv_sec &&
+        now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
+        return;
+    FILE *file = fopen(path, "r");
+    if (!file) return;
+    if (seen.st_ino) add_energy();
+    set_defaults();
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        read_line(line);
+    }
+    fclose(file);
+    if (seen.st_ino) add_energy(); else energy_time = (double)driver_time() / 1e6;
+    seen = now;
+}
+
+static void unlock(int *unused) { (void)unused; pthread_mutex_unlock(&mutex); }
+
+static int hangs(const char *call) {
+    char *at = hanging;
+    size_t length = strlen(call);
+    while ((at = strstr(at, call))) {
+        if ((at == hanging || at[-1] == ',') && (at[length] == 0 || at[length] == ',')) return 1;
+        at += length;
+    }
+    return 0;
+}
+
+static int slot_of(const char *call) {
+    for (int i = 0; i < counted; i++) if (!strcmp(counts[i].call, call)) return i;
+    counts[counted].call = call;
+    return counted++;
+}
+
+static int ruled(int gpu, const char *call) {
+    for (int i = 0; i < rule_count; i++)
+        if ((rules[i].gpu == -1 || rules[i].gpu == gpu) && (rules[i].call[0] == '*' || !strcmp(rules[i].call, call)))
+            return rules[i].code;
+    return SUCCESS;
+}
+
+/* Counts the call, takes the lock, reads the file if it changed, hangs if told to. */
+static void enter(const char *call, int *slot) {
+    pthread_mutex_lock(&mutex);
+    if (*slot < 0) *slot = slot_of(call);
+    counts[*slot].count++;
+    refresh();
+    while (hangs(call)) {
+        pthread_mutex_unlock(&mutex);
+        usleep(5000);
+        pthread_mutex_lock(&mutex);
+        refresh();
+    }
+}
+
+#define COUNTED \
+    static int slot = -1; \
+    __attribute__((cleanup(unlock))) int held = 0; \
+    (void)held; \
+    enter(__func__, &slot)
+#define RULED(gpu) do { int code = ruled(gpu, __func__); if (code) return code; } while (0)
+#define STARTED do { if (!references || reload_started != reload_wanted) return UNINITIALIZED; } while (0)
+#define SYSTEM COUNTED; STARTED; RULED(-1)
+/* A call on a device: `g` is the GPU, `s` the MIG slice or NULL. */
+#define DEVICE \
+    COUNTED; STARTED; \
+    Gpu *g; Slice *s; int i = locate(device, &g, &s); \
+    (void)s; \
+    if (i < 0) return INVALID_ARGUMENT; \
+    RULED(i)
+#define WHOLE DEVICE; if (s) return NOT_SUPPORTED
+#define API __attribute__((visibility("default")))
+
+static char gpu_handles[MAX_GPUS], slice_handles[MAX_GPUS][MAX_INSTANCES];
+
+static int locate(const char *device, Gpu **gpu, Slice **slice) {
+    int index = -1;
+    *slice = NULL;
+    if (device >= gpu_handles && device < gpu_handles + MAX_GPUS) index = (int)(device - gpu_handles);
+    else if (device >= slice_handles[0] && device < slice_handles[0] + sizeof slice_handles) {
+        int at = (int)(device - slice_handles[0]);
+        index = at / MAX_INSTANCES;
+        *slice = &gpus[index].slices[at % MAX_INSTANCES];
+        if (!(*slice)->used) return -1;
+    }
+    if (index < 0 || !gpus[index].used) return -1;
+    *gpu = &gpus[index];
+    return index;
+}
+
+static int put(char *to, u32 room, const char *text) {
+    if (strlen(text) >= room) { if (room) copy(to, text, room); return INSUFFICIENT_SIZE; }
+    strcpy(to, text);
+    return SUCCESS;
+}
+
+static int count_gpus(void) {
+    int n = 0;
+    while (n < MAX_GPUS && gpus[n].used) n++;
+    return n;
+}
+
+/* The test's own view: how often was what asked? */
+API u64 test_nvml_calls(void) { u64 n = 0; for (int i = 0; i < counted; i++) n += counts[i].count; return n; }
+API u64 test_nvml_count(const char *call) { return counts[slot_of(strdup(call))].count; }
+API void test_nvml_reset(void) {
+    for (int i = 0; i < counted; i++) counts[i].count = 0;
+    memset(energy_added, 0, sizeof energy_added);
+    memset(&seen, 0, sizeof seen);
+    references = 0;
+    delivered_event = 0;
+    energy_time = 0;
+}
+
+static int start(void) {
+    references++;
+    reload_started = reload_wanted;
+    memset(registered, 0, sizeof registered);
+    return SUCCESS;
+}
+API int nvmlInitWithFlags(u32 flags) { COUNTED; (void)flags; RULED(-1); return start(); }
+API int nvmlInit_v2(void) { COUNTED; RULED(-1); return start(); }
+API int nvmlInit(void) { COUNTED; RULED(-1); return start(); }
+API int nvmlShutdown(void) { COUNTED; if (!references) return UNINITIALIZED; references--; return SUCCESS; }
+API const char *nvmlErrorString(int code) {
+    static char text[32];
+    snprintf(text, sizeof text, "test error %d", code);
+    return text;
+}
+API int nvmlSystemGetDriverVersion(char *to, u32 room) { SYSTEM; return put(to, room, driver_version); }
+API int nvmlSystemGetNVMLVersion(char *to, u32 room) { SYSTEM; return put(to, room, "12.570.86.15"); }
+API int nvmlSystemGetCudaDriverVersion(int *to) { SYSTEM; *to = 12080; return SUCCESS; }
+API int nvmlSystemGetCudaDriverVersion_v2(int *to) { SYSTEM; *to = 12080; return SUCCESS; }
+API int nvmlSystemGetProcessName(u32 pid, char *to, u32 room) {
+    SYSTEM;
+    for (int n = 0; n < name_count; n++) if (names[n].pid == pid) return put(to, room, names[n].text);
+    return NOT_FOUND;
+}
+
+API int nvmlDeviceGetCount_v2(u32 *to) { SYSTEM; *to = (u32)count_gpus(); return SUCCESS; }
+API int nvmlDeviceGetCount(u32 *to) { SYSTEM; *to = (u32)count_gpus(); return SUCCESS; }
+static int by_index(u32 index, char **to, const char *call) {
+    if (index >= (u32)count_gpus()) return INVALID_ARGUMENT;
+    *to = &gpu_handles[index];
+    return ruled((int)index, call);
+}
+API int nvmlDeviceGetHandleByIndex_v2(u32 index, char **to) { COUNTED; STARTED; return by_index(index, to, __func__); }
+API int nvmlDeviceGetHandleByIndex(u32 index, char **to) { COUNTED; STARTED; return by_index(index, to, __func__); }
+API int nvmlDeviceGetHandleByUUID(const char *uuid, char **to) {
+    COUNTED; STARTED;
+    for (int i = 0; i < count_gpus(); i++) {
+        if (!strcmp(gpus[i].uuid, uuid)) return by_index((u32)i, to, __func__);
+        for (int n = 0; n < MAX_INSTANCES; n++)
+            if (gpus[i].slices[n].used && !strcmp(gpus[i].slices[n].uuid, uuid)) {
+                *to = &slice_handles[i][n];
+                return ruled(i, __func__);
+            }
+    }
+    return NOT_FOUND;
+}
+API int nvmlDeviceGetIndex(char *device, u32 *to) {
+    DEVICE;
+    *to = s ? (u32)(s - g->slices) : (u32)i;
+    return SUCCESS;
+}
+API int nvmlDeviceGetUUID(char *device, char *to, u32 room) { DEVICE; return put(to, room, s ? s->uuid : g->uuid); }
+API int nvmlDeviceGetName(char *device, char *to, u32 room) {
+    char text[3 * TEXT];
+    DEVICE;
+    if (s) snprintf(text, sizeof text, "%s MIG %s", g->name, s->profile); else copy(text, g->name, sizeof text);
+    return put(to, room, text);
+}
+typedef struct { char legacy[16]; u32 domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
+static int pci(int i, Gpu *g, Pci *to) {
+    memset(to, 0, sizeof *to);
+    to->bus = (u32)g->number[N_bus];
+    to->id = 0x233010DE;
+    snprintf(to->legacy, sizeof to->legacy, "0000:%02X:00.0", to->bus & 0xFF);
+    snprintf(to->bus_id, sizeof to->bus_id, "00000000:%02X:00.0", to->bus & 0xFF);
+    return i < 0;
+}
+API int nvmlDeviceGetPciInfo_v2(char *device, Pci *to) { WHOLE; return pci(i, g, to); }
+API int nvmlDeviceGetPciInfo_v3(char *device, Pci *to) { WHOLE; return pci(i, g, to); }
+API int nvmlDeviceGetSerial(char *device, char *to, u32 room) { WHOLE; return put(to, room, g->serial); }
+API int nvmlDeviceGetVbiosVersion(char *device, char *to, u32 room) { WHOLE; return put(to, room, g->vbios); }
+API int nvmlDeviceGetCudaComputeCapability(char *device, int *major, int *minor) {
+    WHOLE;
+    *major = (int)g->number[N_major_cc];
+    *minor = (int)g->number[N_minor_cc];
+    return SUCCESS;
+}
+
+/* Getters of one unsigned int. All-ones in the file for `fan` means that the card has none. */
+#define GETTER(call, field) \
+    API int call(char *device, u32 *to) { WHOLE; *to = (u32)g->number[N_##field]; return SUCCESS; }
+GETTER(nvmlDeviceGetMinorNumber, minor)
+GETTER(nvmlDeviceGetArchitecture, architecture)
+GETTER(nvmlDeviceGetNumGpuCores, cores)
+GETTER(nvmlDeviceGetPowerUsage, power)
+GETTER(nvmlDeviceGetPowerManagementLimit, power_limit)
+GETTER(nvmlDeviceGetEnforcedPowerLimit, power_limit)
+GETTER(nvmlDeviceGetPerformanceState, pstate)
+GETTER(nvmlDeviceGetPcieReplayCounter, pcie_replays)
+API int nvmlDeviceGetFanSpeed(char *device, u32 *to) {
+    WHOLE;
+    *to = (u32)g->number[N_fan];
+    return g->number[N_fan] == (u64)-1 ? NOT_SUPPORTED : SUCCESS;
+}
+API int nvmlDeviceGetPowerManagementLimitConstraints(char *device, u32 *low, u32 *high) {
+    WHOLE;
+    *low = 200000;
+    *high = (u32)g->number[N_power_limit_max];
+    return SUCCESS;
+}
+API int nvmlDeviceGetTemperature(char *device, u32 sensor, u32 *to) {
+    WHOLE;
+    if (sensor) return INVALID_ARGUMENT;
+    *to = (u32)g->number[N_temperature];
+    return SUCCESS;
+}
+static int clock_of(Gpu *g, u32 kind, u32 *to) {
+    if (kind > 3) return INVALID_ARGUMENT;
+    *to = (u32)g->number[kind == 0 ? N_graphics_clock : kind == 1 ? N_sm_clock : kind == 2 ? N_memory_clock : N_video_clock];
+    return SUCCESS;
+}
+API int nvmlDeviceGetClockInfo(char *device, u32 kind, u32 *to) { WHOLE; return clock_of(g, kind, to); }
+API int nvmlDeviceGetMaxClockInfo(char *device, u32 kind, u32 *to) { WHOLE; return clock_of(g, kind, to); }
+
+/* Whole-GPU activity is not told while the card is cut by MIG (nvml.h). */
+#define UNCUT WHOLE; if (g->number[N_mig] == 1) return NOT_SUPPORTED
+API int nvmlDeviceGetUtilizationRates(char *device, u32 *to) {
+    UNCUT;
+    to[0] = (u32)g->number[N_utilization];
+    to[1] = (u32)g->number[N_memory_utilization];
+    return SUCCESS;
+}
+API int nvmlDeviceGetEncoderUtilization(char *device, u32 *to, u32 *period) {
+    UNCUT; *to = (u32)g->number[N_encoder]; *period = 167000; return SUCCESS;
+}
+API int nvmlDeviceGetDecoderUtilization(char *device, u32 *to, u32 *period) {
+    UNCUT; *to = (u32)g->number[N_decoder]; *period = 167000; return SUCCESS;
+}
+
+static int memory(Gpu *g, Slice *s, u64 *total, u64 *reserved, u64 *available, u64 *used) {
+    if (g->number[N_memory] == 1) return NOT_SUPPORTED;
+    *total = s ? s->total : g->number[N_memory] == 2 ? 0 : g->number[N_memory_total];
+    *used = s ? s->held : *total ? g->number[N_memory_used] : 0;
+    *reserved = s || !*total ? 0 : g->number[N_memory_reserved];
+    *available = *total - *used - *reserved;
+    return SUCCESS;
+}
+API int nvmlDeviceGetMemoryInfo(char *device, u64 *to) {
+    u64 reserved = 0;
+    DEVICE;
+    int code = memory(g, s, &to[0], &reserved, &to[1], &to[2]);
+    if (!code) to[2] += reserved;
+    return code;
+}
+#ifndef OLD
+typedef struct { u32 version; u64 total, reserved, available, used; } Memory2;
+API int nvmlDeviceGetMemoryInfo_v2(char *device, Memory2 *to) {
+    DEVICE;
+    if (to->version != 0x02000028) return ARGUMENT_VERSION_MISMATCH;
+    return memory(g, s, &to->total, &to->reserved, &to->available, &to->used);
+}
+#endif
+API int nvmlDeviceGetBAR1MemoryInfo(char *device, u64 *to) { WHOLE; to[0] = to[1] = 1 << 30; to[2] = 0; return SUCCESS; }
+
+static u64 energy_of(int i) { add_energy(); return gpus[i].number[N_energy] + (u64)energy_added[i]; }
+API int nvmlDeviceGetTotalEnergyConsumption(char *device, u64 *to) { WHOLE; *to = energy_of(i); return SUCCESS; }
+API int nvmlDeviceGetTotalEccErrors(char *device, u32 kind, u32 counter, u64 *to) {
+    WHOLE;
+    (void)counter;
+    *to = g->number[kind ? N_ecc_uncorrected : N_ecc_corrected];
+    return SUCCESS;
+}
+
+#ifndef OLD
+typedef struct { u32 id, scope; long long at, latency; u32 type; int code; u64 value; } Field;
+/* A rule for one field is `error.field.ID`. */
+API int nvmlDeviceGetFieldValues(char *device, int count, Field *fields) {
+    static const struct { u32 id; int number; u32 type; } known[] = {
+        { 5, N_ecc_corrected, 3 }, { 6, N_ecc_uncorrected, 3 }, { 82, N_memory_temperature, 1 }, { 83, N_energy, 3 },
+        { 94, N_pcie_replays, 1 }, { 197, N_pcie_tx, 3 }, { 198, N_pcie_rx, 3 },
+    };
+    char rule[TEXT];
+    WHOLE;
+    for (int n = 0; n < count; n++) {
+        Field *f = &fields[n];
+        snprintf(rule, sizeof rule, "field.%u", f->id);
+        f->code = NOT_SUPPORTED;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            if (known[k].id == f->id) {
+                f->code = ruled(i, rule);
+                f->type = known[k].type;
+                f->value = f->id == 83 ? energy_of(i) : g->number[known[k].number];
+            }
+        f->at = (long long)driver_time();
+    }
+    return SUCCESS;
+}
+#endif
+
+API int nvmlDeviceGetMigMode(char *device, u32 *now, u32 *pending) {
+    WHOLE;
+    if (g->number[N_mig] == (u64)-1) return NOT_SUPPORTED;
+    *now = *pending = (u32)g->number[N_mig];
+    return SUCCESS;
+}
+API int nvmlDeviceGetMaxMigDeviceCount(char *device, u32 *to) {
+    WHOLE; *to = g->number[N_mig] == (u64)-1 ? 0 : MAX_INSTANCES - 1; return SUCCESS;
+}
+API int nvmlDeviceGetMigDeviceHandleByIndex(char *device, u32 index, char **to) {
+    WHOLE;
+    if (index >= MAX_INSTANCES - 1) return INVALID_ARGUMENT;
+    if (g->number[N_mig] != 1 || !g->slices[index].used) return NOT_FOUND;
+    *to = &slice_handles[i][index];
+    return SUCCESS;
+}
+API int nvmlDeviceIsMigDeviceHandle(char *device, u32 *to) { DEVICE; *to = s != NULL; return SUCCESS; }
+API int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(char *device, char **to) {
+    DEVICE; *to = &gpu_handles[i]; return s ? SUCCESS : INVALID_ARGUMENT;
+}
+#define SLICE DEVICE; if (!s) return NOT_SUPPORTED
+API int nvmlDeviceGetGpuInstanceId(char *device, u32 *to) { SLICE; *to = s->gi; return SUCCESS; }
+API int nvmlDeviceGetComputeInstanceId(char *device, u32 *to) { SLICE; *to = s->ci; return SUCCESS; }
+typedef struct { u32 sms, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices; u64 megabytes; } Attributes;
+API int nvmlDeviceGetAttributes_v2(char *device, Attributes *to) {
+    SLICE;
+    memset(to, 0, sizeof *to);
+    to->sms = s->sms;
+    to->megabytes = s->total >> 20;
+    return SUCCESS;
+}
+
+typedef struct { u32 pid; u64 memory; } Entry1;
+typedef struct { u32 pid; u64 memory; u32 gi, ci; } Entry2;
+typedef struct { u32 pid; u64 memory; u32 gi, ci; u64 protected_memory; } Entry535;
+
+/* One list: processes of the kind, on the slice if there is one, as entries of the given size. */
+static int list(Gpu *g, Slice *s, char kind, u32 *count, void *to, size_t size) {
+    u32 found = 0, room = *count;
+    for (int n = 0; n < g->processes_used; n++) {
+        Process *p = &g->processes[n];
+        if (!strchr(p->types, kind) || (s && (p->gi != s->gi || p->ci != s->ci))) continue;
+        if (found < room && to) {
+            Entry535 e = { p->pid, p->memory, p->gi, p->ci, 0 };
+            memcpy((char *)to + found * size, &e, size);
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+#define LIST(call, kind, size) \
+    API int call(char *device, u32 *count, void *to) { DEVICE; return list(g, s, kind, count, to, size); }
+LIST(nvmlDeviceGetComputeRunningProcesses, 'C', sizeof(Entry1))
+LIST(nvmlDeviceGetGraphicsRunningProcesses, 'G', sizeof(Entry1))
+#ifndef OLD
+#define SIZE3 (long_struct ? sizeof(Entry535) : sizeof(Entry2))
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, 'M', sizeof(Entry1))
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, 'C', sizeof(Entry2))
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G', sizeof(Entry2))
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, 'M', sizeof(Entry2))
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, 'C', SIZE3)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G', SIZE3)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M', SIZE3)
+API int nvmlDeviceGetConfComputeMemSizeInfo(char *device, u64 *to) { WHOLE; to[0] = to[1] = 0; return SUCCESS; }
+#ifndef R535
+API int nvmlDeviceGetRunningProcessDetailList(char *device, void *to) { WHOLE; (void)to; return NOT_SUPPORTED; }
+#endif
+#endif
+
+/* Samples newer than `after`: the ones that the file gives, else one per busy process and sample period, of
+ * which the driver keeps the last six. */
+static u32 samples(Gpu *g, u64 after, Told *to, u32 room) {
+    u32 found = 0;
+    u64 now = driver_time() / sample_period * sample_period;
+    for (int n = 0; n < g->told_used; n++)
+        if (g->told[n].at > after) { if (found < room) to[found] = g->told[n]; found++; }
+    if (g->told_used) return found;
+    for (int n = 0; n < g->processes_used; n++) {
+        Process *p = &g->processes[n];
+        if (!(p->sm | p->mem | p->enc | p->dec | p->jpg | p->ofa)) continue;
+        for (int back = 5; back >= 0; back--) {
+            u64 at = now - (u64)back * sample_period;
+            if (at <= after || at > now) continue;
+            Told t = { p->pid, p->sm, p->mem, p->enc, p->dec, p->jpg, p->ofa, at };
+            if (found < room) to[found] = t;
+            found++;
+        }
+    }
+    return found;
+}
+typedef struct { u32 pid; u64 at; u32 sm, mem, enc, dec; } Sample;
+static Told scratch[65536];
+API int nvmlDeviceGetProcessUtilization(char *device, Sample *to, u32 *count, u64 after) {
+    UNCUT;
+    u32 found = samples(g, after, scratch, 65536), room = *count;
+    *count = found;
+    if (!found) return zero_count ? SUCCESS : NOT_FOUND;
+    if (found > room || !to) return INSUFFICIENT_SIZE;
+    for (u32 n = 0; n < found; n++)
+        to[n] = (Sample){ scratch[n].pid, scratch[n].at, scratch[n].sm, scratch[n].mem, scratch[n].enc, scratch[n].dec };
+    return SUCCESS;
+}
+#ifndef OLD
+typedef struct { u64 at; u32 pid, sm, mem, enc, dec, jpg, ofa; } SampleInfo;
+typedef struct { u32 version, count; u64 after; SampleInfo *to; } SamplesInfo;
+API int nvmlDeviceGetProcessesUtilizationInfo(char *device, SamplesInfo *info) {
+    UNCUT;
+    if (info->version != 0x01000018) return ARGUMENT_VERSION_MISMATCH;
+    u32 found = samples(g, info->after, scratch, 65536), room = info->count;
+    info->count = found;
+    if (!found) return zero_count ? SUCCESS : NOT_FOUND;
+    if (found > room || !info->to) return INSUFFICIENT_SIZE;
+    for (u32 n = 0; n < found; n++) {
+        Told *t = &scratch[n];
+        info->to[n] = (SampleInfo){ t->at, t->pid, t->sm, t->mem, t->enc, t->dec, t->jpg, t->ofa };
+    }
+    return SUCCESS;
+}
+#endif
+
+typedef struct { char *device; u64 type, data; u32 gi, ci; } EventData;
+static char event_set;
+API int nvmlEventSetCreate(char **to) { SYSTEM; *to = &event_set; return SUCCESS; }
+API int nvmlEventSetFree(char *set) { SYSTEM; (void)set; memset(registered, 0, sizeof registered); return SUCCESS; }
+API int nvmlDeviceGetSupportedEventTypes(char *device, u64 *to) { WHOLE; *to = 8; return SUCCESS; }
+API int nvmlDeviceRegisterEvents(char *device, u64 types, char *set) {
+    WHOLE;
+    if (set != &event_set) return INVALID_ARGUMENT;
+    registered[i] = (types & 8) != 0;
+    return SUCCESS;
+}
+API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
+    SYSTEM;
+    (void)milliseconds;
+    if (set != &event_set) return INVALID_ARGUMENT;
+    for (int n = 0; n < event_count; n++) {
+        Event *e = &events[n];
+        if (e->id <= delivered_event) continue;
+        delivered_event = e->id;
+        if (e->gpu < 0 || e->gpu >= MAX_GPUS || !registered[e->gpu]) continue;
+        *to = (EventData){ &gpu_handles[e->gpu], 8, e->xid, e->gi, e->ci };
+        return SUCCESS;
+    }
+    return TIMEOUT;
+}
+
+/* What other tools ask and this project does not. */
+API int nvmlDeviceGetComputeMode(char *device, u32 *to) { DEVICE; *to = 0; return SUCCESS; }
+API int nvmlDeviceGetPersistenceMode(char *device, u32 *to) { WHOLE; *to = 1; return SUCCESS; }
+API int nvmlDeviceGetDisplayMode(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
+API int nvmlDeviceGetDisplayActive(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
+API int nvmlDeviceGetPcieThroughput(char *device, u32 counter, u32 *to) { WHOLE; *to = 1000 + counter; return SUCCESS; }
+API int nvmlDeviceGetCurrentDriverModel(char *device, u32 *to) { WHOLE; (void)to; return NOT_SUPPORTED; }

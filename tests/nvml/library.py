@@ -1,0 +1,182 @@
+"""Builds the test's libnvidia-ml.so.1 and writes the state file that it answers from.
+
+    state = NvmlState(tmp_path / "state", [NvmlGpu(power=250_000), NvmlGpu()])
+    state.gpus[1].errors["*"] = 15          # this GPU is lost
+    state.write()                           # every write is seen by the library's next call
+
+A process of its own finds the library by `LD_LIBRARY_PATH=build().parent` and the file by TEST_NVML_STATE.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SOURCE = HERE / "libnvidia_ml.c"
+VARIANTS = {"": [], "old": ["-DOLD"], "r535": ["-DR535"]}
+FLAGS = [
+    "-std=gnu11",
+    "-O2",
+    "-fvisibility=hidden",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-Wl,-soname,libnvidia-ml.so.1",
+]
+NOT_TOLD = 2**64 - 1
+
+
+def build(variant: str = "") -> Path:
+    """The library's path; compiled when the source is newer. Several may build at once."""
+    target = HERE / "build" / variant / "libnvidia-ml.so.1"
+    if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = target.with_suffix(f".{os.getpid()}")
+        subprocess.run(["cc", *FLAGS, *VARIANTS[variant], str(SOURCE), "-o", str(aside)], check=True)
+        aside.replace(target)
+    return target
+
+
+def load(variant: str = "") -> ctypes.CDLL:
+    """The library in this process, as after a fresh start: nothing initialised, nothing counted."""
+    library = ctypes.CDLL(str(build(variant)))
+    library.test_nvml_calls.restype = library.test_nvml_count.restype = ctypes.c_ulonglong
+    library.test_nvml_reset()
+    return library
+
+
+def count(library: ctypes.CDLL, call: str) -> int:
+    """How often `call` was made since `load`."""
+    return int(library.test_nvml_count(call.encode()))
+
+
+@dataclass
+class NvmlProcess:
+    """One entry of a GPU's lists; `types` is any of C, G and M, engines are percent, memory is bytes."""
+
+    pid: int
+    memory: int = 1 << 30
+    types: str = "C"
+    gi: int = 0xFFFFFFFF
+    ci: int = 0xFFFFFFFF
+    sm: int = 0
+    mem: int = 0
+    enc: int = 0
+    dec: int = 0
+    jpg: int = 0
+    ofa: int = 0
+
+    def __str__(self) -> str:
+        engines = (self.sm, self.mem, self.enc, self.dec, self.jpg, self.ofa)
+        return ",".join(map(str, (self.pid, self.memory, self.types, self.gi, self.ci, *engines)))
+
+
+@dataclass
+class NvmlSample:
+    """One utilization sample, `at` in the driver's microseconds. A GPU with any is told no others."""
+
+    pid: int
+    at: int
+    sm: int = 0
+    mem: int = 0
+    enc: int = 0
+    dec: int = 0
+    jpg: int = 0
+    ofa: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.pid},{self.at},{self.sm},{self.mem},{self.enc},{self.dec},{self.jpg},{self.ofa}"
+
+
+@dataclass
+class NvmlInstance:
+    """One MIG device; `slot` is its index in the driver's order, memory is bytes."""
+
+    slot: int
+    gi: int
+    ci: int = 0
+    profile: str = "3g.40gb"
+    sms: int = 60
+    total: int = 40 << 30
+    used: int = 1 << 30
+    uuid: str = ""
+
+
+class NvmlGpu:
+    """One GPU. Numbers are in NVML's units, named as at the top of the C file: power=250_000 is 250 W."""
+
+    def __init__(self, *processes: NvmlProcess, uuid: str = "", name: str = "", **numbers: int) -> None:
+        self.uuid = uuid
+        self.name = name
+        self.numbers = numbers
+        self.processes = list(processes)
+        self.samples: list[NvmlSample] = []
+        self.instances: list[NvmlInstance] = []
+        self.errors: dict[str, int] = {}
+
+    def lines(self, index: int) -> list[str]:
+        facts = {"uuid": self.uuid, "name": self.name, **self.numbers}
+        told = [f"{key}={value}" for key, value in facts.items() if value != ""]
+        told += [f"process.{n}={process}" for n, process in enumerate(self.processes)]
+        told += [f"sample.{n}={sample}" for n, sample in enumerate(self.samples)]
+        told += [f"error.{call}={code}" for call, code in self.errors.items()]
+        for cut in self.instances:
+            uuid = cut.uuid or f"MIG-00000000-0000-0000-{index:04d}-{cut.gi:06d}{cut.ci:06d}"
+            told.append(
+                f"instance.{cut.slot}={uuid},{cut.gi},{cut.ci},{cut.profile},{cut.sms},{cut.total},{cut.used}"
+            )
+        return [f"gpu.{index}.{line}" for line in told or ["utilization=0"]]
+
+
+@dataclass
+class NvmlState:
+    """What the library answers.
+
+    `errors` maps a call's name (or `*`, or `field.83`) to its answer for every GPU. `events` are
+    `(gpu, xid)` or `(gpu, xid, gi, ci)` and are delivered once, in order. `time` is the driver's own in
+    seconds, None the machine's; the energy counters follow power over it. Another `reload` number is another
+    load of the driver: the library wants a new start. `r535` forces the longer process structure on or off.
+    """
+
+    path: Path
+    gpus: list[NvmlGpu] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+    names: dict[int, bytes] = field(default_factory=dict)
+    events: list[tuple[int, ...]] = field(default_factory=list)
+    hang: tuple[str, ...] = ()
+    no_samples: str = "not_found"
+    time: float | None = None
+    reload: int = 0
+    r535: bool | None = None
+    sample_period: int = 166_667
+    generation: int = 0
+
+    def write(self) -> NvmlState:
+        """Put the file in place in one step."""
+        told = [f"time={'real' if self.time is None else self.time}", f"no_samples={self.no_samples}"]
+        told += [
+            f"reload={self.reload}",
+            f"sample_period={self.sample_period}",
+            f"hang={','.join(self.hang)}",
+        ]
+        told += [] if self.r535 is None else [f"r535={int(self.r535)}"]
+        told += [f"error.{call}={code}" for call, code in self.errors.items()]
+        told += [f"event.{n}={','.join(map(str, event))}" for n, event in enumerate(self.events, start=1)]
+        told += [f"pid.{pid}={_escaped(name)}" for pid, name in self.names.items()]
+        for index, gpu in enumerate(self.gpus):
+            told += gpu.lines(index)
+        # Two writes within one tick of the file system's clock may share inode and time: let the size differ.
+        self.generation += 1
+        told += [""] * (self.generation % 97)
+        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        aside.write_text("\n".join(told) + "\n", "ascii")
+        aside.replace(self.path)
+        return self
+
+
+def _escaped(name: bytes) -> str:
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}" for byte in name)

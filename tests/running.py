@@ -1,0 +1,180 @@
+"""Real programs under test: started, waited for, stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+import httpx
+
+T = TypeVar("T")
+PATIENCE = 60.0
+
+
+def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    """Poll until the condition is true and answer what it answered."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {patience} s in vain for {what}"
+        time.sleep(0.01)
+
+
+def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gpuledger", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(env or {})},
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+class Program:
+    """A running program whose stderr is kept line by line."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_line(self, pattern: str) -> re.Match[str]:
+        def found() -> re.Match[str] | None:
+            for line in tuple(self.lines):
+                if match := re.search(pattern, line):
+                    return match
+            assert self.process.poll() is None, "\n".join(["ended early:", *self.lines])
+            return None
+
+        return wait_until(found, f"a line like {pattern!r} in {self.lines}")
+
+    def stop(self) -> int:
+        self.process.terminate()
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self._reader.join(5)
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+
+
+class Server(Program):
+    """`gpuledger serve` on a free port."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "gpuledger", "serve", "--listen-address", "127.0.0.1:0", *arguments]
+        super().__init__(command, env)
+        self.port = int(self.wait_line(r"listening on \S+ port (\d+)")[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str = "/metrics", port: str = "", **headers: str) -> httpx.Response:
+        url = f"http://127.0.0.1:{port or self.port}{path}"
+        return httpx.get(url, headers=headers, timeout=20, trust_env=False)
+
+    def wait_ticks(self, number: int = 1) -> str:
+        """The native page once this many ticks have been made."""
+
+        def ready() -> str | None:
+            body = self.get("/metrics/native").text
+            match = re.search(r"^gpuledger_ticks_total (\d+)$", body, re.MULTILINE)
+            return body if match and int(match[1]) >= number else None
+
+        return wait_until(ready, f"{number} ticks")
+
+
+@contextmanager
+def serving(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
+    server = Server(*arguments, env=env)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Prometheus(Program):
+    """A real Prometheus with the given scrape_configs."""
+
+    def __init__(self, folder: Path, config: str, port: int) -> None:
+        file = folder / "prometheus.yml"
+        file.write_text(config)
+        self.url = f"http://127.0.0.1:{port}"
+        super().__init__(
+            [
+                "prometheus",
+                f"--config.file={file}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--web.enable-lifecycle",
+            ]
+        )
+        wait_until(self._is_ready, "Prometheus to be ready")
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, "\n".join(self.lines)
+        try:
+            return httpx.get(self.url + "/-/ready", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def query(self, expression: str) -> list[dict[str, object]]:
+        answer = httpx.get(self.url + "/api/v1/query", params={"query": expression}, trust_env=False).json()
+        assert answer["status"] == "success", answer
+        return list(answer["data"]["result"])
+
+    def wait_query(self, expression: str) -> list[dict[str, object]]:
+        return wait_until(lambda: self.query(expression), f"an answer to {expression}")
+
+
+@contextmanager
+def prometheus(config: str) -> Iterator[Prometheus]:
+    with tempfile.TemporaryDirectory(prefix="gpuledger-prometheus-") as folder:
+        program = Prometheus(Path(folder), config, free_port())
+        try:
+            yield program
+        finally:
+            program.stop()
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def promtool_check(text: str) -> tuple[int, list[str]]:
+    """`promtool check metrics`: its exit code and the lint findings; a page that does not parse fails."""
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 3), done.stderr
+    return done.returncode, sorted(line for line in done.stderr.splitlines() if line.strip())

@@ -1,0 +1,43 @@
+"""The catalogue: names by the rules of the field, documented from code."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from gpuledger.cli.main import main
+from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.settings import DialectSettings
+from gpuledger.exposition.merging import check_specs
+from gpuledger.model.family import FamilySpec
+from gpuledger.model.quantities import QUANTITIES
+
+EVERY = dialects(DialectSettings(), "0.0.0")
+SPECS = list(chain.from_iterable(dialect.specs for dialect in EVERY.values()))
+
+
+def test_a_family_has_one_declaration_whichever_dialect_tells_it() -> None:
+    check_specs(SPECS)
+
+
+@pytest.mark.parametrize("spec", EVERY["native"].specs, ids=lambda spec: spec.name)
+def test_native_names_follow_the_conventions(spec: FamilySpec) -> None:
+    assert re.fullmatch(r"gpuledger_[a-z][a-z0-9_]*[a-z0-9]", spec.name)
+    assert spec.name.endswith("_total") == (spec.type == "counter")
+    assert spec.name.endswith("_info") == (spec.type == "info")
+    assert spec.help.endswith(".")
+    overwritten = {"instance", "job", "__name__"} & set(spec.labels)
+    assert not overwritten, "honor_labels would lose the scrape target"
+
+
+def test_docs_are_made_from_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics", "--format", "markdown"]) == 0
+    written = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert written.read_text(encoding="utf-8") == capsys.readouterr().out, "run `make docs`"
+
+
+def test_every_quantity_is_known_by_its_key_alone() -> None:
+    assert all(key == quantity.key for key, quantity in QUANTITIES.items())

@@ -1,0 +1,379 @@
+"""What a procfs says of pids, on trees written here."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gpuledger.host.files import read_whole
+from gpuledger.host.procfs import ProcFs
+from gpuledger.host.users import PasswdUsers
+
+BOOT_ID = "1c5a9a4e-6f5a-4f0c-9d6e-0a1b2c3d4e5f"
+BTIME = 1_700_000_000
+HERTZ = 100
+UNIX = 1_700_009_999.5
+POD_CGROUP = "0::/kubepods.slice/kubepods-pod2f1d7c7e_2c1e_4f0a_9a31_0d1f5f7f3b11.slice\n"
+
+
+class Tree:
+    """A procfs in a folder."""
+
+    def __init__(self, root: Path, *, host_pids: bool = True) -> None:
+        self.root = root
+        self.write("stat", f"cpu  1 2 3\nintr 1\nctxt 5\nbtime {BTIME}\nprocesses 9\n")
+        self.write("sys/kernel/random/boot_id", BOOT_ID + "\n")
+        self.write("passwd", "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n")
+        self.write("2/comm", "kthreadd\n" if host_pids else "bash\n")
+
+    def write(self, path: str, text: str | bytes) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def process(
+        self,
+        pid: int,
+        *,
+        ticks: int = 5000,
+        comm: str | bytes = "python3",
+        cgroup: str = POD_CGROUP,
+        uid: int = 1000,
+        executable: str = "/usr/bin/python3.11",
+    ) -> None:
+        name = comm if isinstance(comm, bytes) else comm.encode()
+        middle = b"S " + b" ".join(b"%d" % number for number in range(4, 22))
+        self.write(f"{pid}/stat", b"%d (%b) %b %d 1024 77 0\n" % (pid, name, middle, ticks))
+        self.write(f"{pid}/status", f"Name:\tx\nState:\tS\nUid:\t{uid}\t0\t0\t0\nGid:\t5\t5\t5\t5\n")
+        self.write(f"{pid}/cgroup", cgroup)
+        link = self.root / f"{pid}/exe"
+        link.unlink(missing_ok=True)
+        link.symlink_to(executable)
+
+    def end(self, pid: int) -> None:
+        for path in (self.root / str(pid)).iterdir():
+            path.unlink()
+        (self.root / str(pid)).rmdir()
+
+
+class CountedReads:
+    """Reads files, counts them by name below the root, and fails where it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.seen: Counter[str] = Counter()
+        self.failing: dict[str, int] = {}
+
+    def __call__(self, path: str) -> bytes:
+        self.note(path)
+        return read_whole(path)
+
+    def link(self, path: str) -> str:
+        self.note(path)
+        return str(Path(path).readlink())
+
+    def note(self, path: str) -> None:
+        name = path.removeprefix(self.root + "/")
+        self.seen[name] += 1
+        if name in self.failing:
+            raise OSError(self.failing[name], "told to fail", path)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.fixture
+def reads(tree: Tree) -> CountedReads:
+    return CountedReads(tree.root)
+
+
+@pytest.fixture
+def host(tree: Tree, reads: CountedReads) -> ProcFs:
+    return made(tree, reads)
+
+
+def made(tree: Tree, reads: CountedReads, pids: str = "auto") -> ProcFs:
+    users = PasswdUsers(str(tree.root / "passwd"))
+    return ProcFs(tree.root, pids=pids, users=users, read=reads, link=reads.link, ticks_per_second=HERTZ)
+
+
+def test_a_process_is_known_by_start_executable_comm_user_and_cgroup(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, ticks=5025)
+    facts = host.identify([42], UNIX)[42]
+    assert (facts.start.boot_id, facts.start.ticks, facts.start.exact) == (BOOT_ID, 5025, True)
+    assert facts.start.unix == BTIME + 50.25
+    assert facts.executable == "/usr/bin/python3.11"
+    assert facts.comm == "python3"
+    assert (facts.uid, facts.user) == (1000, "alice")
+    assert facts.cgroup == POD_CGROUP
+    assert facts.missing == ""
+
+
+@pytest.mark.parametrize(
+    ("comm", "told"),
+    [
+        (b"a b", "a b"),
+        (b") (", ") ("),
+        (b"x) R 1 2 3 (y", "x) R 1 2 3 (y"),
+        (b"()", "()"),
+        (b"", ""),
+        (b"line\nfeed", "line\nfeed"),
+        (b"nul\x01", "nul\\x01"),
+        (b"\xff\xfe", "\\xff\\xfe"),
+    ],
+)
+def test_comm_may_hold_anything(tree: Tree, host: ProcFs, comm: bytes, told: str) -> None:
+    tree.process(42, comm=comm, ticks=777)
+    facts = host.identify([42], UNIX)[42]
+    assert facts.comm == told
+    assert facts.start.ticks == 777
+
+
+def test_a_deleted_executable_keeps_its_path(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, executable="/opt/app/train (deleted)")
+    assert host.identify([42], UNIX)[42].executable == "/opt/app/train"
+
+
+def test_a_uid_without_a_name_is_told_as_its_number(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, uid=100999)
+    facts = host.identify([42], UNIX)[42]
+    assert (facts.uid, facts.user) == (100999, "100999")
+
+
+def test_a_known_process_costs_one_read_of_stat_a_tick(tree: Tree, host: ProcFs, reads: CountedReads) -> None:
+    tree.process(42)
+    tree.process(43)
+    first = host.identify([42, 43], UNIX)
+    reads.seen.clear()
+    for tick in range(1, 200):
+        again = host.identify([42, 43], UNIX + tick)
+        assert again[42] is first[42]
+    assert reads.seen == {"42/stat": 199, "43/stat": 199}
+
+
+def test_a_reused_pid_is_another_process(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, ticks=5000, comm="old")
+    old = host.identify([42], UNIX)[42]
+    tree.process(42, ticks=6000, comm="new", uid=0, cgroup="0::/system.slice/x.service\n")
+    new = host.identify([42], UNIX + 1)[42]
+    assert old.start != new.start
+    assert (new.comm, new.user, new.cgroup) == ("new", "root", "0::/system.slice/x.service\n")
+
+
+def test_a_clock_step_makes_no_new_process(tree: Tree, host: ProcFs) -> None:
+    tree.process(42)
+    before = host.identify([42], UNIX)[42]
+    tree.write("stat", f"cpu 1\nbtime {BTIME + 3600}\n")
+    after = host.identify([42], UNIX + 3600)[42]
+    assert after.start == before.start
+    assert after.start.unix == before.start.unix
+
+
+def test_a_process_met_after_the_clock_was_set_starts_by_the_new_clock(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, ticks=0)
+    host.identify([42], UNIX)
+    tree.write("stat", f"cpu 1\nbtime {BTIME + 3600}\n")
+    tree.process(43, ticks=0)
+    assert host.identify([43], UNIX + 3600)[43].start.unix == BTIME + 3600
+
+
+def test_the_boot_time_is_not_read_for_each_new_process(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    for pid in range(100, 130):
+        tree.process(pid, ticks=pid)
+        host.identify([pid], UNIX + (pid - 100))
+    assert reads.seen["stat"] == 1
+    assert reads.seen["sys/kernel/random/boot_id"] == 1
+
+
+def test_without_a_boot_time_the_tick_stands_in_and_the_identity_stays_exact(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    reads.failing["stat"] = errno.EACCES
+    tree.process(42, ticks=5000)
+    start = host.identify([42], UNIX)[42].start
+    assert (start.ticks, start.unix) == (5000, UNIX)
+    assert host.identify([42], UNIX + 9)[42].start.unix == UNIX
+
+
+def test_a_process_that_ends_between_two_reads_keeps_the_facts_so_far(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(42)
+    for name in ("cgroup", "status", "exe"):
+        reads.failing[f"42/{name}"] = errno.ESRCH if name == "cgroup" else errno.ENOENT
+    facts = host.identify([42], UNIX)[42]
+    assert facts.start.ticks == 5000
+    assert facts.comm == "python3"
+    assert (facts.executable, facts.uid, facts.user, facts.cgroup) == ("", None, "", "")
+    assert facts.missing == "exited"
+
+
+def test_a_process_still_listed_after_its_end_is_the_same_process(tree: Tree, host: ProcFs) -> None:
+    tree.process(42)
+    alive = host.identify([42], UNIX)[42]
+    tree.end(42)
+    gone = host.identify([42], UNIX + 1)[42]
+    assert gone.start == alive.start
+    assert (gone.cgroup, gone.user) == (alive.cgroup, alive.user)
+    assert gone.missing == "exited"
+    assert host.identify([42], UNIX + 2)[42] is gone
+
+
+def test_a_passing_error_leaves_a_known_process_as_it_was(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(42)
+    before = host.identify([42], UNIX)[42]
+    reads.failing["42/stat"] = errno.EMFILE
+    assert host.identify([42], UNIX + 1)[42] is before
+
+
+@pytest.mark.parametrize("name", ["exe", "status", "cgroup"])
+def test_what_may_not_be_read_is_empty_and_alone(
+    tree: Tree, host: ProcFs, reads: CountedReads, name: str
+) -> None:
+    tree.process(42)
+    reads.failing[f"42/{name}"] = errno.EACCES
+    facts = host.identify([42], UNIX)[42]
+    fields = {"exe": facts.executable, "status": facts.user, "cgroup": facts.cgroup}
+    assert fields.pop(name) == ""
+    assert all(fields.values())
+    assert (facts.start.ticks, facts.missing) == (5000, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errno.EACCES, "permission"),
+        (errno.EPERM, "permission"),
+        (errno.ENOENT, "not_found"),
+        (errno.ESRCH, "not_found"),
+        (errno.EMFILE, "unreadable"),
+    ],
+)
+def test_a_pid_without_stat_says_why_and_keeps_its_first_sight(
+    tree: Tree, host: ProcFs, reads: CountedReads, error: int, reason: str
+) -> None:
+    reads.failing["42/stat"] = error
+    first = host.identify([42], UNIX)[42]
+    assert first.missing == reason
+    assert (first.start.boot_id, first.start.ticks, first.start.exact) == ("", None, False)
+    assert (first.start.unix, first.start.seen) == (UNIX, UNIX)
+    assert host.identify([42], UNIX + 1)[42] is first
+
+
+@pytest.mark.parametrize("stat", [b"", b"42", b"42 (x", b"42 (x) S 1 2\n", b"42 (x) S" + b" -" * 40])
+def test_a_malformed_stat_is_unreadable(tree: Tree, host: ProcFs, stat: bytes) -> None:
+    tree.write("42/stat", stat)
+    assert host.identify([42], UNIX)[42].missing == "unreadable"
+
+
+def test_a_pid_not_asked_for_is_forgotten(tree: Tree, host: ProcFs) -> None:
+    first = host.identify([42], UNIX)[42]
+    host.identify([], UNIX + 1)
+    again = host.identify([42], UNIX + 2)[42]
+    assert first.start != again.start
+    assert again.start.unix == UNIX + 2
+
+
+def test_ten_thousand_processes_leave_only_the_last_tick_in_memory(tree: Tree, reads: CountedReads) -> None:
+    ticks = iter(range(1, 100_000))
+    root_depth = str(tree.root).count("/") + 1
+
+    def read(path: str) -> bytes:
+        if path.endswith("/stat") and path.count("/") > root_depth:
+            return b"1 (x) S" + b" 0" * 18 + b" %d 0\n" % next(ticks)
+        return b"kthreadd"
+
+    host = ProcFs(tree.root, users=PasswdUsers("/nowhere"), read=read, link=reads.link)
+    for batch in range(0, 10_000, 100):
+        host.identify(range(batch, batch + 100), UNIX + batch)
+        assert host.watched == 100
+
+
+def test_where_host_pids_are_not_visible_nothing_is_looked_up(
+    tmp_path: Path,
+) -> None:
+    tree = Tree(tmp_path, host_pids=False)
+    reads = CountedReads(tmp_path)
+    tree.process(42)
+    host = made(tree, reads)
+    facts = host.identify([42], UNIX)[42]
+    assert not host.host_pids
+    assert facts.missing == "pid_namespace"
+    assert (facts.start.boot_id, facts.start.ticks, facts.start.seen) == ("", None, UNIX)
+    assert (facts.comm, facts.user, facts.cgroup) == ("", "", "")
+    assert host.identify([42], UNIX + 1)[42] is facts
+    assert not any(name.startswith("42/") for name in reads.seen)
+
+
+def test_trust_looks_pids_up_in_whatever_namespace(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, host_pids=False)
+    tree.process(42)
+    host = made(tree, CountedReads(tmp_path), pids="trust")
+    assert host.identify([42], UNIX)[42].user == "alice"
+
+
+@pytest.mark.parametrize(("namespace", "visible"), [("4026531836", True), ("4026532999", False)])
+def test_hidden_kernel_threads_leave_our_own_namespace_to_tell(
+    tmp_path: Path, namespace: str, visible: bool
+) -> None:
+    tree = Tree(tmp_path)
+    (tmp_path / "2/comm").unlink()
+    (tmp_path / "self/ns").mkdir(parents=True)
+    (tmp_path / "self/ns/pid").symlink_to(f"pid:[{namespace}]")
+    assert made(tree, CountedReads(tmp_path)).host_pids is visible
+
+
+def test_a_process_caught_before_its_move_gets_its_cgroup_soon(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, cgroup="1:cpu:/\n0::/\n")
+    before = host.identify([42], UNIX)[42]
+    tree.write("42/cgroup", POD_CGROUP)
+    after = host.identify([42], UNIX + 1)[42]
+    assert after.cgroup == POD_CGROUP
+    assert after.start == before.start
+
+
+def test_a_process_keeps_the_cgroup_it_was_moved_to_when_it_ends(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(42, cgroup="0::/\n")
+    host.identify([42], UNIX)
+    reads.failing["42/stat"] = errno.ENOENT
+    assert host.identify([42], UNIX + 1)[42].cgroup == "0::/\n"
+    reads.failing.clear()
+    tree.write("42/cgroup", POD_CGROUP)
+    host.identify([42], UNIX + 2)
+    reads.failing["42/stat"] = errno.ENOENT
+    gone = host.identify([42], UNIX + 3)[42]
+    assert (gone.cgroup, gone.missing) == (POD_CGROUP, "exited")
+
+
+def test_a_cgroup_that_could_not_be_read_at_first_is_read_soon(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(42)
+    reads.failing["42/cgroup"] = errno.EACCES
+    assert host.identify([42], UNIX)[42].cgroup == ""
+    reads.failing.clear()
+    assert host.identify([42], UNIX + 1)[42].cgroup == POD_CGROUP
+
+
+def test_a_process_that_stays_in_the_root_cgroup_is_looked_at_five_times_in_all(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(42, cgroup="0::/\n")
+    looked = []
+    for tick in range(1, 300):
+        host.identify([42], UNIX + tick)
+        looked.append(reads.seen["42/cgroup"])
+    assert looked[0] == 1
+    assert [tick + 1 for tick in range(1, 299) if looked[tick] > looked[tick - 1]] == [2, 4, 16, 64]
+    assert reads.seen["42/status"] == 1

@@ -1,0 +1,52 @@
+"""Names of uids from a passwd file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpuledger.host.files import read_whole
+from gpuledger.host.users import PasswdUsers
+
+
+def test_a_uid_in_the_file_has_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0::/:/bin/sh\nbob:x:10:100::/:/bin/sh\nalice:x:100:10::/:/bin/sh\n")
+    users = PasswdUsers(str(path))
+    assert [users.name(uid) for uid in (0, 10, 100, 1)] == ["root", "bob", "alice", "1"]
+
+
+def test_without_a_file_users_are_numbers(tmp_path: Path) -> None:
+    assert PasswdUsers(str(tmp_path / "none")).name(7) == "7"
+
+
+def test_a_name_that_is_not_utf8_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_bytes(b"\xe9milie:x:7:7::/:/bin/sh\n")
+    assert PasswdUsers(str(path)).name(7) == "\\xe9milie"
+
+
+def test_the_file_is_searched_once_per_uid_until_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("old:x:7:7::/:/bin/sh\n")
+    searched: list[str] = []
+
+    def read(name: str) -> bytes:
+        searched.append(name)
+        return read_whole(name)
+
+    users = PasswdUsers(str(path), read=read)
+    assert [users.name(7), users.name(7)] == ["old", "old"]
+    assert len(searched) == 1
+    path.write_text("new:x:7:7::/:/bin/sh\n")
+    os.utime(path, ns=(1, 1))
+    assert users.name(7) == "new"
+
+
+def test_names_of_many_uids_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("")
+    users = PasswdUsers(str(path), read=lambda name: b"")
+    for uid in range(10_000):
+        users.name(uid)
+    assert len(users._names) <= 1024

@@ -53,13 +53,16 @@ def process(
     memory: int | None = 2 * GIB,
     sm: float | None = 0.5,
     ticks: int = 1,
+    started: float | None = None,
     workload: Workload = UNKNOWN,
     missing: str = "",
 ) -> GpuProcess:
+    """`started` is seconds after unix 1,700,000,000; without it the process is old."""
+    unix = 1_699_999_000.0 + ticks if started is None else 1_700_000_000.0 + started
     return GpuProcess(
         device,
         pid,
-        HostFacts(Start("boot", ticks, 1_699_999_000.0 + ticks)),
+        HostFacts(Start("boot", ticks, unix)),
         name=name,
         types=frozenset(ProcessType(kind) for kind in types.split("+")),
         memory=memory,

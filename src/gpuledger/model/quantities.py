@@ -43,6 +43,8 @@ UTILIZATION = Quantity("utilization", "ratio", Level.GPU, highest=1.0)
 MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", Level.GPU, highest=1.0)
 ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", Level.GPU, highest=1.0)
 DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", Level.GPU, highest=1.0)
+# Share of time in which the graphics or compute engine was busy (GPM metric 1, Hopper and newer).
+ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1.0)
 
 MEMORY_TOTAL = Quantity("memory_total", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_USED = Quantity("memory_used", "bytes", Level.INSTANCE, highest=1024 * _TERA)

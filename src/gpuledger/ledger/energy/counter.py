@@ -65,8 +65,9 @@ class Counter:
 
     `opening` is the epoch's first value, None before the first move of a new epoch was seen. `booked` is
     the value up to which everything is in the accounts. `last` is the last believed reading, read at
-    `last_at`. `moved_at` is the last move seen in this run, None before the first; `started_at` is where
-    the open interval began, None while none is open. `aside` is a reading under suspicion.
+    `last_at`. `running` is false until a reading of this run was believed; `moved_at` is the last move seen
+    in this run, None before the first; `started_at` is where the open interval began, None while none is
+    open. `aside` is a reading under suspicion.
     """
 
     epoch: Epoch
@@ -74,6 +75,7 @@ class Counter:
     booked: int = 0
     last: int | None = None
     last_at: float = 0.0
+    running: bool = False
     moved_at: float | None = None
     started_at: float | None = None
     refresh: float | None = None
@@ -85,15 +87,15 @@ class Counter:
         Nothing read before the first move of this run can be observed (E6, E13). In another epoch the
         driver has loaded after the stored reading: it opens at 0 and its tail is unknown (E5).
         """
-        calm = replace(self, moved_at=None, started_at=None, aside=None)
+        calm = replace(self, running=False, moved_at=None, started_at=None, aside=None)
         if self.last is None or not epoch.differs(self.epoch):
             return replace(calm, epoch=epoch), _NOTHING
-        return _reborn(calm, epoch), Verdict(epoch_closed=True, fresh=True)
+        return replace(_reborn(calm, epoch), last=None), Verdict(epoch_closed=True, fresh=True)
 
     def read(self, tick: Tick) -> tuple[Counter, Verdict]:
         """Take in one reading."""
         if self.last is None:
-            return replace(self, last=tick.value, last_at=tick.at), _NOTHING
+            return replace(self, last=tick.value, last_at=tick.at, running=True), _NOTHING
         if self.aside is not None:
             return self._after_aside(tick, *self.aside)
         if not self._follows(self.last, self.last_at, tick):
@@ -107,7 +109,7 @@ class Counter:
         if tick.limit is None:
             return True
         refresh = SLOWEST_REFRESH if self.refresh is None else self.refresh
-        return gained <= _HEADROOM * tick.limit * (tick.at - at + refresh) * 1000
+        return gained <= _HEADROOM * tick.limit * (max(tick.at - at, 0.0) + refresh) * 1000
 
     def _after_aside(self, tick: Tick, value: int, at: float) -> tuple[Counter, Verdict]:
         assert self.last is not None
@@ -119,7 +121,7 @@ class Counter:
         if value < self.last:
             # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
             reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
-            after, verdict = replace(reborn, last=value, last_at=at)._believed(tick)
+            after, verdict = replace(reborn, last=value, last_at=at, running=True)._believed(tick)
             return after, replace(verdict, epoch_closed=True, fresh=True)
         # Higher than any power could have made it: another counter altogether. Nothing is known of the leap.
         leapt = replace(
@@ -135,8 +137,9 @@ class Counter:
         return leapt, Verdict(epoch_closed=True, fresh=True, invalid=1)
 
     def _believed(self, tick: Tick) -> tuple[Counter, Verdict]:
-        if tick.value == self.last:
-            return replace(self, last_at=tick.at), _NOTHING
+        if tick.value == self.last or not self.running:
+            # The first reading of a run is not a move that was seen: when it moved is not known.
+            return replace(self, last=tick.value, last_at=tick.at, running=True), _NOTHING
         refresh = self.refresh
         if self.moved_at is not None:
             gap = tick.at - self.moved_at
@@ -157,6 +160,4 @@ class Counter:
 
 
 def _reborn(counter: Counter, epoch: Epoch) -> Counter:
-    return replace(
-        counter, epoch=epoch, opening=0, booked=0, last=0, last_at=counter.last_at, started_at=None
-    )
+    return replace(counter, epoch=epoch, opening=0, booked=0, last=0, started_at=None)

@@ -11,10 +11,19 @@ from gpuledger.ledger.energy.evidence import Evidence, Sighting, is_activity
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorBook, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.quantities import ENERGY, ENGINE_ACTIVITY, POWER, POWER_LIMIT, POWER_LIMIT_MAX, UTILIZATION
+from gpuledger.model.quantities import (
+    ENERGY,
+    ENGINE_ACTIVITY,
+    POWER,
+    POWER_LIMIT,
+    POWER_LIMIT_MAX,
+    UTILIZATION,
+)
 from gpuledger.model.snapshot import Reading
 
-_QUIET_SHARE = 0.0
+# The driver's sample buffer reaches back this far at most; clocks of one machine differ by less than that.
+_OLDEST_SAMPLE = 60.0
+_SKEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +75,8 @@ class GpuBook:
         lists = [holder.processes for holder in holders]
         good = whole and reading.up and all(processes is not None for processes in lists)
         self._integrate(at, reading)
-        sighting = Sighting(
-            at, {process.key: process for processes in lists for process in processes or ()}
-        )
-        self._gather(at, reading, parts)
+        sighting = Sighting(at, {process.key: process for processes in lists for process in processes or ()})
+        self._gather(at, unix, reading, parts)
         posted = self._close(at, unix, reading, parts, sighting, good=good)
         if good and self.evidence is not None and self.evidence.first is not sighting:
             self.evidence.between.append(sighting)
@@ -87,10 +94,10 @@ class GpuBook:
                 self.integral += (power + before) / 2 * (at - then) * 1000
         self.power = (power, at)
 
-    def _gather(self, at: float, reading: Reading, parts: Sequence[Reading]) -> None:
+    def _gather(self, at: float, unix: float, reading: Reading, parts: Sequence[Reading]) -> None:
         if reading.samples:
             newest = max(sample.at for sample in reading.samples) / 1e6
-            self.offset = at - newest if self.offset is None else min(self.offset, at - newest)
+            self.offset = _offset(newest, at, unix, self.offset)
         evidence = self.evidence
         if evidence is None:
             return
@@ -99,11 +106,9 @@ class GpuBook:
             evidence.samples_readable = False
         else:
             evidence.samples += [
-                sample
-                for sample in reading.samples
-                if sample.at / 1e6 + evidence.offset >= evidence.began
+                sample for sample in reading.samples if sample.at / 1e6 + evidence.offset >= evidence.began
             ]
-        evidence.busy = evidence.busy or bool(reading.get(UTILIZATION)) and not self._is_desktop(reading)
+        evidence.busy = evidence.busy or (bool(reading.get(UTILIZATION)) and not self._is_desktop(reading))
         if parts and evidence.activity is not None:
             self._gather_activity(at, evidence, parts)
 
@@ -204,8 +209,11 @@ class GpuBook:
             if at - self.evidence.began > LONGEST * 2:
                 posted = Posted(self.gpu, self.began_unix, unix, Booked(0, MEASURED, 0, 0, {}))
             else:
-                posted = self._booked(at, unix, round(self.integral), parts, sighting, integrated=True)
+                posted = self._booked(at, unix, int(self.integral), parts, sighting, integrated=True)
+        # What is less than a millijoule stays for the next interval.
+        left = self.integral % 1
         self._begin(unix, parts, sighting)
+        self.integral = left
         return posted
 
     def _begin(self, unix: float, parts: Sequence[Reading], sighting: Sighting) -> None:
@@ -236,13 +244,9 @@ class GpuBook:
         else:
             booked = book(evidence, length, delta, everybody, floors, integrated=integrated)
         self._learn(at, unix, length, delta, everybody)
-        return Posted(
-            self.gpu, self.began_unix, unix, booked, floors=floors, residents=tuple(everybody)
-        )
+        return Posted(self.gpu, self.began_unix, unix, booked, floors=floors, residents=tuple(everybody))
 
-    def _learn(
-        self, at: float, unix: float, length: int, delta: int, everybody: Sequence[Residence]
-    ) -> None:
+    def _learn(self, at: float, unix: float, length: int, delta: int, everybody: Sequence[Residence]) -> None:
         """Quiet intervals teach the floor: none active now nor for the ten seconds before."""
         evidence = self.evidence
         assert evidence is not None
@@ -259,6 +263,18 @@ class GpuBook:
             constant = all(one.certain for one in tenants)
             if constant:
                 self.floors.learn(unix, delta * 1_000_000 // length, length / 1e6, anybody=bool(tenants))
+
+
+def _offset(newest: float, at: float, unix: float, before: float | None) -> float:
+    """What to add to a driver's sample time to get the source's own (the header says only "CPU timestamp").
+
+    Drivers count from boot or from 1970; where neither fits, a sample is never newer than its tick, so the
+    least distance ever seen is the nearest to the truth.
+    """
+    for known in (0.0, at - unix):
+        if -_SKEW <= at - newest - known <= _OLDEST_SAMPLE:
+            return known
+    return at - newest if before is None else min(before, at - newest)
 
 
 def new_book(gpu: Gpu, epoch: Epoch, given: Floors) -> GpuBook:

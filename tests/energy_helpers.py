@@ -1,0 +1,100 @@
+"""One Gpu's books on a bench: ticks in, postings out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from builders import reading
+from gpuledger.ledger.energy.counter import Counter, Epoch
+from gpuledger.ledger.energy.floor import FloorBook, given_floors
+from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
+from gpuledger.model import quantities as q
+from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.process import GpuProcess, UtilizationSample
+
+UNIX = 1_700_000_000.0
+
+
+def samples(pid: int, *times: float, sm: float) -> list[UtilizationSample]:
+    """One sample of a pid at each time, in the source's seconds."""
+    return [UtilizationSample(pid, round(at * 1e6), sm, 0.0, 0.0, 0.0) for at in times]
+
+
+class Bench:
+    """A Gpu's books with given floors (watts) and, if wanted, something stored before."""
+
+    def __init__(
+        self,
+        card: Gpu,
+        *,
+        empty: float | None = None,
+        resident: float | None = None,
+        parts: Sequence[Instance] = (),
+        limit: float | None = None,
+        stored: int | None = None,
+        stored_at: float = 0.0,
+        stored_epoch: Epoch | None = None,
+        epoch: Epoch | None = None,
+    ) -> None:
+        self.card = card
+        self.parts = parts
+        self.limit = limit
+        self.epochs_closed = 0
+        here = epoch or Epoch("boot")
+        counter = Counter(here)
+        if stored is not None:
+            before = Counter(stored_epoch or here, opening=0, booked=stored, last=stored, last_at=stored_at)
+            counter, verdict = before.resumed(here)
+            self.epochs_closed += verdict.epoch_closed
+        self.book = GpuBook(card, counter, FloorBook(given_floors(empty, resident)))
+
+    def tick(
+        self,
+        at: float,
+        value: int | None,
+        processes: Sequence[GpuProcess] | None,
+        *,
+        samples: Sequence[UtilizationSample] | None = (),
+        utilization: float | None = None,
+        activity: Mapping[Instance, float] | None = None,
+        power: float | None = None,
+        fresh: bool = False,
+    ) -> Posted:
+        """One tick. `fresh` makes it the beginning of an interval, as after a first move."""
+        values = {q.ENERGY: value, q.UTILIZATION: utilization, q.POWER_LIMIT_MAX: self.limit, q.POWER: power}
+        told = {quantity: number for quantity, number in values.items() if number is not None}
+        whole = reading(
+            self.card,
+            *(processes or () if not self.parts else ()),
+            failed=processes is None and not self.parts,
+            values=told,
+            samples=None if self.parts else tuple(samples or ()),
+        )
+        cut = [
+            reading(
+                part,
+                *(one for one in processes or () if one.device == part),
+                failed=processes is None,
+                values={} if activity is None else {q.ENGINE_ACTIVITY: activity[part]},
+            )
+            for part in self.parts
+        ]
+        if fresh:
+            assert value is not None
+            self.book.counter = Counter(
+                self.book.counter.epoch,
+                opening=value - 1,
+                booked=value - 1,
+                last=value - 1,
+                last_at=at,
+                moved_at=at - 1,
+            )
+        return self.book.post(at, UNIX + at, whole, cut, whole=True)  # type: ignore[return-value]  # asserted
+
+
+def flat(posted: Posted) -> dict[object, int]:
+    """Millijoules by pid, and the Gpu's own accounts where they have any."""
+    own = {"idle": posted.booked.idle, "unattributed": posted.booked.unattributed}
+    told = {pid: joules for (_, pid, _), joules in posted.booked.processes.items()}
+    assert sum(told.values()) + sum(own.values()) == posted.booked.delta
+    return {**told, **{name: joules for name, joules in own.items() if joules}}

@@ -87,6 +87,7 @@ class Bench:
                 booked=value - 1,
                 last=value - 1,
                 last_at=at,
+                running=True,
                 moved_at=at - 1,
             )
         return self.book.post(at, UNIX + at, whole, cut, whole=True)  # type: ignore[return-value]  # asserted

@@ -73,13 +73,14 @@ class Connection(asyncio.BufferedProtocol):
         self._http.receive_data(bytes(memoryview(self._registry.buffer)[:nbytes]))
         self._advance()
 
-    def eof_received(self) -> bool:
-        """The client sends no more; True keeps the connection until it has its answer."""
-        if self._lingering:
-            return False
-        self._http.receive_data(b"")
-        self._advance()
-        return not self._lingering and (self._unsent is not None or self._received)
+    def eof_received(self) -> None:
+        """The client sends no more. Whatever it has asked was answered: until then nothing is read.
+
+        Returning None lets the transport send what it has and close.
+        """
+        if not self._lingering:
+            self._http.receive_data(b"")
+            self._advance()
 
     def pause_writing(self) -> None:
         """The kernel's buffer for this client is full."""

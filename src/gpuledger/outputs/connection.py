@@ -102,7 +102,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def expire(self) -> None:
         """Half a request is answered with 408; a half-taken answer is cut off; silence is just closed."""
-        if self._unsent is not None or self._lingering:
+        closing = self._transport is None or self._transport.is_closing()
+        if self._unsent is not None or self._lingering or closing:
             self.abort()
         elif self._received:
             self._refuse(plain("the request took too long", 408))

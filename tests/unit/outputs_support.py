@@ -77,7 +77,7 @@ def some_routes(**bodies):
 BIG = bytes(range(256)) * 16_384
 
 
-def serve(scenario, *, routes=None, limits=None, grace=5.0, listeners=None):
+def serve(scenario, *, routes=None, limits=None, grace=60.0, listeners=None):
     """Run `scenario(server)` against a started server."""
 
     async def run():

@@ -267,6 +267,19 @@ def test_stop_cuts_off_a_client_that_does_not_take_its_answer():
     assert serve(scenario, grace=0.05) == 0
 
 
+def test_stop_may_be_asked_for_twice_at_once():
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n")
+            await client.reader.readexactly(1)
+            stops = asyncio.gather(server.stop(), server.stop())
+            await client.closed()
+            await stops
+            return server.connections
+
+    assert serve(scenario) == 0
+
+
 def test_after_stop_nobody_is_let_in():
     async def scenario(server):
         await server.stop()

@@ -213,6 +213,24 @@ def test_no_body_mixes_two_pages_while_another_thread_publishes():
     assert pages == sorted(pages)
 
 
+def test_a_page_published_while_another_is_rendered_does_not_get_into_it():
+    class Interrupted(FakeDialect):
+        def tell(self, page):
+            for family in super().tell(page):
+                if page.unix == 1:
+                    store.publish(a_page(2.0))
+                yield family
+
+    specs = tuple(FamilySpec(name, "gauge", "", ("n",)) for name in ("a", "b"))
+    store = a_store(Interrupted(specs=specs, series=1))
+    handler = store.handler(("process",))
+    bodies = [ask(handler).body.decode() for _ in range(2)]
+    assert [[line for line in body.splitlines() if line[0] != "#"] for body in bodies] == [
+        ['a{n="0"} 1', 'b{n="0"} 1'],
+        ['a{n="0"} 2', 'b{n="0"} 2'],
+    ]
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from(["publish", "plain", "gzip", "openmetrics"]), max_size=25))
 def test_every_body_is_that_of_the_newest_page(steps):

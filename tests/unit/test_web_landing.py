@@ -21,7 +21,8 @@ from gpuledger.model.quantities import (
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 from gpuledger.outputs.routes import Request
-from gpuledger.web.landing import Links, View, landing, render
+from gpuledger.web.document import render
+from gpuledger.web.landing import Links, View, landing
 from gpuledger.web.settings import WebSettings
 from unit.outputs_support import FakeClock, a_page
 

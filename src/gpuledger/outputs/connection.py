@@ -73,13 +73,14 @@ class Connection(asyncio.BufferedProtocol):
         self._http.receive_data(bytes(memoryview(self._registry.buffer)[:nbytes]))
         self._advance()
 
-    def eof_received(self) -> bool:
-        """The client sends no more; True keeps the connection until it has its answer."""
-        if self._lingering:
-            return False
-        self._http.receive_data(b"")
-        self._advance()
-        return not self._lingering and (self._unsent is not None or self._received)
+    def eof_received(self) -> None:
+        """The client sends no more. Whatever it has asked was answered: until then nothing is read.
+
+        Returning None lets the transport send what it has and close.
+        """
+        if not self._lingering:
+            self._http.receive_data(b"")
+            self._advance()
 
     def pause_writing(self) -> None:
         """The kernel's buffer for this client is full."""
@@ -101,7 +102,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def expire(self) -> None:
         """Half a request is answered with 408; a half-taken answer is cut off; silence is just closed."""
-        if self._unsent is not None or self._lingering:
+        closing = self._transport is None or self._transport.is_closing()
+        if self._unsent is not None or self._lingering or closing:
             self.abort()
         elif self._received:
             self._refuse(plain("the request took too long", 408))

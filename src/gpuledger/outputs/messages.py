@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import h11
 
 from gpuledger.outputs.routes import Request, Response, plain
@@ -40,17 +42,27 @@ def head_of(response: Response, *, close: bool) -> h11.Response:
 
     Browsers must not guess the type: names that processes chose are in the pages.
     """
+    return _head(response.status, response.content_type, len(response.body), response.headers, close)
+
+
+# h11 checks each header anew, a sixth of the time of a scrape; all scrapers of a Page get the same head.
+@lru_cache(maxsize=64)
+def _head(
+    status: int,
+    content_type: str,
+    length: int,
+    more: tuple[tuple[str, str], ...],
+    close: bool,
+) -> h11.Response:
     headers = [
-        ("Content-Type", response.content_type),
-        ("Content-Length", str(len(response.body))),
+        ("Content-Type", content_type),
+        ("Content-Length", str(length)),
         ("X-Content-Type-Options", "nosniff"),
-        *response.headers,
+        *more,
     ]
     if close:
         headers.append(("Connection", "close"))
-    return h11.Response(
-        status_code=response.status, headers=headers, reason=_REASONS.get(response.status, b"")
-    )
+    return h11.Response(status_code=status, headers=headers, reason=_REASONS.get(status, b""))
 
 
 def answer_to(error: h11.RemoteProtocolError) -> Response:

@@ -106,7 +106,8 @@ class Registry:
             connection.finish()
         if not self._open:
             return
-        self._emptied = self.loop.create_future()
+        if self._emptied is None:
+            self._emptied = self.loop.create_future()
         cut = self.loop.call_later(grace, self._abort_all)
         await self._emptied
         cut.cancel()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 
 STYLE = """\
 :root { color-scheme: light dark; --line: #c9ced6; --soft: #5b6472; --note: #fff3cd; --note-text: #5c4400; }
@@ -33,10 +35,6 @@ footer { color: var(--soft); margin-top: 1.5rem; }
 @cache
 def content_security_policy() -> str:
     """Nothing but this style, known by its hash; not to be framed."""
-    # The page is rarely asked, and hashlib brings OpenSSL into memory.
-    from base64 import b64encode
-    from hashlib import sha256
-
     digest = b64encode(sha256(STYLE.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'sha256-{digest}'; "

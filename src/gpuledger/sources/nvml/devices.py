@@ -134,6 +134,7 @@ class Devices:
         skipped: list[str] = []
         for index in range(total.value):
             self._find(index, known.get(index), skipped)
+        self._drop_renumbered()
         self._forget_unchosen()
         if self.states:
             return
@@ -195,6 +196,13 @@ class Devices:
         code = self._library.ask("nvmlDeviceGetMigMode", handle, byref(self._mode), byref(self._pending))
         state.mig_capable = code == SUCCESS
         return state
+
+    def _drop_renumbered(self) -> None:
+        # A known Gpu stands for the index that does not answer, unless it answers under another one now.
+        found = {state.gpu for state in self.states if state.up}
+        for state in [state for state in self.states if not state.up and state.gpu in found]:
+            self.states.remove(state)
+            self.missing[state.index] = state.code
 
     def _forget_unchosen(self) -> None:
         # With every chosen Gpu found, one that does not answer is none of the user's concern.

@@ -35,6 +35,8 @@ TYPES: Final = tuple(
 )
 _NO_SUCH_LIST: Final = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 _GROWTHS: Final = 8
+# A driver that asks for more than this, or for less than it got, is not believed.
+_MOST_ENTRIES: Final = 1 << 16
 # PID_MAX_LIMIT of a 64-bit kernel, and far above any GPU or compute instance id.
 _HIGHEST_PID: Final = 1 << 22
 _HIGHEST_INSTANCE: Final = 1 << 16
@@ -121,10 +123,10 @@ class ProcessLists:
         for _ in range(_GROWTHS):
             self._count.value = self._room
             code = self._library.ask(call, handle, byref(self._count), self._buffer)
-            if code != INSUFFICIENT_SIZE:
+            if code != INSUFFICIENT_SIZE or not self._room < self._count.value <= _MOST_ENTRIES:
                 break
             # The list may grow again before the next call: leave room.
-            self._room = 2 * max(self._room, self._count.value)
+            self._room = 2 * self._count.value
             self._buffer = create_string_buffer(self._room * PROCESS_R535.size)
         count = self._count.value
         if code or not count:

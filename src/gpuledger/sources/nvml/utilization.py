@@ -30,6 +30,8 @@ PART: Final = "utilization"
 _NEWER: Final = "nvmlDeviceGetProcessesUtilizationInfo"
 _OLDER: Final = "nvmlDeviceGetProcessUtilization"
 _GROWTHS: Final = 8
+# A driver that asks for more than this, or for less than it got, is not believed.
+_MOST_SAMPLES: Final = 1 << 18
 _FIRST_WINDOW: Final = 1_000_000
 
 # Asked and found idle: the driver has samples only of processes that used an engine.
@@ -103,9 +105,9 @@ class UtilizationSamples:
         count = 0
         for _ in range(_GROWTHS):
             code, count = (self._newer if call == _NEWER else self._older)(state)
-            if code != INSUFFICIENT_SIZE:
+            if code != INSUFFICIENT_SIZE or not self._room < count <= _MOST_SAMPLES:
                 break
-            self._room = 2 * max(self._room, count)
+            self._room = 2 * count
             self._buffer = create_string_buffer(self._room * SAMPLE_INFO.size)
         if code or not count:
             return code, []

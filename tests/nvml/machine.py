@@ -1,0 +1,97 @@
+"""A machine for tests: the test library in this process, a clock and a host that the test owns."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from gpuledger.model.process import HostFacts, Start
+from gpuledger.model.quantities import QUANTITIES, Quantity
+from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.sources.nvml.source import NvmlSource
+from gpuledger.sources.settings import SourceSettings
+from nvml.library import NvmlGpu, NvmlState, count, load
+
+ALL = frozenset(QUANTITIES.values())
+
+
+class FakeClock:
+    """Both times stand still until `go`."""
+
+    def __init__(self) -> None:
+        self.wall = 1_700_000_000.0
+        self.running = 1_000.0
+
+    def unix(self) -> float:
+        return self.wall
+
+    def elapsed(self) -> float:
+        return self.running
+
+    def go(self, seconds: float) -> None:
+        self.wall += seconds
+        self.running += seconds
+
+
+class FakeHost:
+    """Knows every pid; `born` gives another start to a pid that is used again."""
+
+    def __init__(self) -> None:
+        self.born: dict[int, int] = {}
+        self.asked: list[frozenset[int]] = []
+
+    def identify(self, pids: Collection[int], unix: float) -> Mapping[int, HostFacts]:
+        self.asked.append(frozenset(pids))
+        return {pid: HostFacts(Start("boot", self.born.get(pid, pid), unix - 10)) for pid in pids}
+
+
+class Machine:
+    """`tick` writes the state, moves time by a second and reads once."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, variant: str = "") -> None:
+        self.state = NvmlState(folder / "nvml-state", [NvmlGpu(), NvmlGpu()], time=1_000.0)
+        patch.setenv("TEST_NVML_STATE", str(self.state.path))
+        self.clock = FakeClock()
+        self.host = FakeHost()
+        self.variant = variant
+        self.library: ctypes.CDLL = load(variant)
+        self.source = self.new_source()
+
+    def new_source(self, **settings: object) -> NvmlSource:
+        self.source = NvmlSource(
+            SourceSettings(**settings),  # type: ignore[arg-type]  # the test names the fields
+            self.host,
+            self.clock,
+            load=lambda: self.library,
+        )
+        return self.source
+
+    @property
+    def gpus(self) -> list[NvmlGpu]:
+        return self.state.gpus
+
+    def tick(self, wanted: Collection[Quantity] = ALL, seconds: float = 1.0) -> Snapshot:
+        self.clock.go(seconds)
+        if self.state.time is not None:
+            self.state.time += seconds
+        self.state.write()
+        return self.source.read(frozenset(wanted))
+
+    def count(self, call: str) -> int:
+        return count(self.library, call)
+
+
+def told(snapshot: Snapshot, index: int = 0) -> Reading:
+    """The Reading number `index` in the Snapshot's order."""
+    return snapshot.readings[index]
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {quantity.key: value for quantity, value in reading.values.items()}
+
+
+def pids(reading: Reading) -> list[int] | None:
+    return None if reading.processes is None else sorted(process.pid for process in reading.processes)

@@ -1,0 +1,78 @@
+"""Xid errors are drained without waiting, each once."""
+
+import pytest
+
+from nvml.machine import Machine, told
+
+NOT_SUPPORTED, LOST, UNKNOWN = 3, 15, 999
+WAIT = "nvmlEventSetWait_v2"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_an_xid_is_told_once_with_its_gpu(machine):
+    machine.tick()
+    machine.state.events = [(1, 31), (0, 79), (1, 31)]
+    snapshot = machine.tick()
+    assert [(event.gpu.index, event.xid, event.at) for event in snapshot.xids] == [
+        (1, 31, machine.clock.wall),
+        (0, 79, machine.clock.wall),
+        (1, 31, machine.clock.wall),
+    ]
+    assert machine.tick().xids == ()
+
+
+def test_an_xid_names_the_instance_where_the_driver_does(machine):
+    machine.tick()
+    machine.state.events = [(0, 94, 2, 1), (0, 95)]
+    assert [(event.gi, event.ci) for event in machine.tick().xids] == [(2, 1), (None, None)]
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents", "nvmlEventSetCreate", WAIT]
+)
+def test_a_machine_without_events_is_no_failure(machine, call):
+    machine.state.errors[call] = NOT_SUPPORTED
+    machine.tick()
+    snapshot = machine.tick()
+    assert not snapshot.failures and snapshot.xids == ()
+
+
+def test_a_gpu_that_cannot_be_watched_leaves_the_others_watched(machine):
+    machine.gpus[0].errors["nvmlDeviceRegisterEvents"] = UNKNOWN
+    machine.tick()
+    machine.state.events = [(1, 31)]
+    snapshot = machine.tick()
+    assert [event.gpu.index for event in snapshot.xids] == [1]
+    assert [(failure.part, failure.device.index) for failure in snapshot.failures] == [("events", 0)]
+
+
+def test_events_that_failed_go_on_by_themselves(machine):
+    machine.tick()
+    machine.state.errors[WAIT] = UNKNOWN
+    assert [failure.part for failure in machine.tick().failures] == ["events"]
+    machine.state.errors.clear()
+    machine.state.events = [(0, 31)]
+    snapshot = machine.tick()
+    assert not snapshot.failures and [event.xid for event in snapshot.xids] == [31]
+
+
+def test_a_gpu_that_came_back_is_watched_again(machine):
+    machine.tick()
+    machine.gpus[0].errors["*"] = LOST
+    machine.tick()
+    machine.gpus[0].errors.clear()
+    machine.tick()
+    machine.state.events = [(0, 79)]
+    assert [event.xid for event in machine.tick().xids] == [79]
+
+
+def test_a_flood_of_events_does_not_hold_the_tick(machine):
+    machine.tick()
+    machine.state.events = [(0, 31)] * 256
+    machine.tick()
+    assert machine.count(WAIT) <= 1 + 256
+    assert told(machine.tick()).up

@@ -1,0 +1,255 @@
+"""Process lists: merged, sized in one call, read in the layout that the driver uses, None when they fail."""
+
+import pytest
+
+from gpuledger.model.process import ProcessType
+from gpuledger.model.text import LONGEST_NAME
+from nvml.library import NOT_TOLD, NvmlGpu, NvmlInstance, NvmlProcess
+from nvml.machine import Machine, pids, told
+
+COMPUTE, GRAPHICS, MPS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+NOT_SUPPORTED, NO_PERMISSION, UNKNOWN = 3, 4, 999
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    return Machine(tmp_path, monkeypatch)
+
+
+def rows(reading):
+    return {process.pid: process for process in reading.processes}
+
+
+def test_processes_are_told_with_their_memory(machine):
+    machine.gpus[0].processes = [
+        NvmlProcess(101, memory=5 << 30),
+        NvmlProcess(102, memory=6 << 30),
+        NvmlProcess(103),
+    ]
+    told_rows = rows(told(machine.tick()))
+    assert {pid: row.memory for pid, row in told_rows.items()} == {101: 5 << 30, 102: 6 << 30, 103: 1 << 30}
+    assert told_rows[101].host.start.ticks == 101
+    assert told(machine.tick(), 1).processes == ()
+
+
+def test_a_pid_in_several_lists_is_one_row(machine):
+    machine.gpus[0].processes = [
+        NvmlProcess(7, memory=2 << 30, types="C"),
+        NvmlProcess(7, memory=3 << 30, types="G"),
+        NvmlProcess(8, memory=1 << 30, types="CM"),
+    ]
+    told_rows = rows(told(machine.tick()))
+    assert (told_rows[7].type_text, told_rows[7].memory) == ("C+G", 3 << 30)
+    assert told_rows[8].types == {ProcessType.COMPUTE, ProcessType.MPS}
+
+
+def test_memory_told_in_one_list_only_is_kept(machine):
+    machine.gpus[0].processes = [NvmlProcess(7, memory=2 << 30), NvmlProcess(7, memory=NOT_TOLD, types="G")]
+    assert rows(told(machine.tick()))[7].memory == 2 << 30
+
+
+def test_memory_that_the_driver_cannot_say_is_absent(machine):
+    machine.gpus[0].processes = [NvmlProcess(7, memory=NOT_TOLD), NvmlProcess(8)]
+    snapshot = machine.tick()
+    assert rows(told(snapshot))[7].memory is None and snapshot.invalid == 0
+
+
+def test_memory_beyond_the_cards_is_absent_and_counted(machine):
+    machine.gpus[0].processes = [NvmlProcess(7, memory=90 << 40), NvmlProcess(8)]
+    snapshot = machine.tick()
+    assert rows(told(snapshot))[7].memory is None and snapshot.invalid == 1
+
+
+def test_pid_0_is_nobody(machine):
+    machine.gpus[0].processes = [NvmlProcess(0), NvmlProcess(8)]
+    assert pids(told(machine.tick())) == [8]
+
+
+def test_a_long_list_grows_the_buffer_once(machine):
+    machine.gpus[0].processes = [NvmlProcess(pid) for pid in range(1, 513)]
+    assert pids(told(machine.tick())) == list(range(1, 513))
+    before = machine.count(COMPUTE)
+    machine.tick()
+    assert machine.count(COMPUTE) - before == 2
+
+
+@pytest.mark.parametrize("call", [COMPUTE, GRAPHICS, MPS])
+@pytest.mark.parametrize("code", [NO_PERMISSION, UNKNOWN])
+def test_a_failed_list_is_not_an_empty_one(machine, call, code):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.gpus[1].processes = [NvmlProcess(8)]
+    machine.gpus[0].errors[call] = code
+    snapshot = machine.tick()
+    assert told(snapshot).up and told(snapshot).processes is None
+    assert pids(told(snapshot, 1)) == [8]
+    assert [(failure.part, failure.device) for failure in snapshot.failures] == [
+        ("processes", told(snapshot).device)
+    ]
+
+
+def test_a_list_that_does_not_exist_is_no_failure(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.gpus[0].errors = {GRAPHICS: NOT_SUPPORTED, MPS: NOT_SUPPORTED}
+    snapshot = machine.tick()
+    assert pids(told(snapshot)) == [7] and not snapshot.failures
+
+
+def test_a_card_without_any_list_is_not_an_empty_one(machine):
+    machine.gpus[0].errors = {COMPUTE: NOT_SUPPORTED, GRAPHICS: NOT_SUPPORTED, MPS: NOT_SUPPORTED}
+    snapshot = machine.tick()
+    assert told(snapshot).processes is None
+    assert [failure.reason for failure in snapshot.failures] == ["NOT_SUPPORTED"]
+
+
+def test_pids_of_a_list_that_failed_stay_known_to_the_host(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.tick()
+    machine.gpus[0].errors[COMPUTE] = UNKNOWN
+    machine.tick()
+    assert machine.host.asked[-1] == {7}
+    machine.gpus[0].errors.clear()
+    machine.gpus[0].processes = []
+    machine.tick()
+    assert machine.host.asked[-1] == frozenset()
+
+
+def test_the_host_is_asked_once_a_tick_for_all_devices(machine):
+    machine.gpus[0].processes = [NvmlProcess(7), NvmlProcess(8)]
+    machine.gpus[1].processes = [NvmlProcess(8)]
+    machine.tick()
+    assert machine.host.asked == [{7, 8}]
+
+
+@pytest.mark.parametrize("variant", ["", "r535"])
+@pytest.mark.parametrize("longer", [True, False], ids=["longer structure", "ordinary structure"])
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_the_process_structure_is_recognised(tmp_path, monkeypatch, variant, longer, number):
+    """Also where the symbols that a driver has point to the other one."""
+    machine = Machine(tmp_path, monkeypatch, variant)
+    machine.state.r535 = longer
+    machine.gpus[0].processes = [NvmlProcess(1000 + n, memory=(n + 1) << 30) for n in range(number)]
+    for _ in range(2):
+        snapshot = machine.tick()
+        assert {row.pid: row.memory for row in told(snapshot).processes} == {
+            1000 + n: (n + 1) << 30 for n in range(number)
+        }
+        assert snapshot.invalid == 0
+
+
+def test_an_old_library_tells_processes_by_its_own_calls(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, "old")
+    machine.gpus[0].processes = [NvmlProcess(7, sm=40), NvmlProcess(8, types="CG")]
+    told_rows = rows(told(machine.tick()))
+    assert sorted(told_rows) == [7, 8] and told_rows[8].type_text == "C+G"
+    assert told_rows[7].usage.sm == pytest.approx(0.4) and told_rows[7].usage.jpeg is None
+
+
+def test_a_name_is_asked_once_per_process(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.gpus[1].processes = [NvmlProcess(7)]
+    machine.state.names[7] = b"/usr/bin/python3"
+    for _ in range(3):
+        process = rows(told(machine.tick()))[7]
+        assert (process.name, process.command) == ("/usr/bin/python3", "python3")
+    assert machine.count("nvmlSystemGetProcessName") == 1
+
+
+def test_a_pid_used_again_is_asked_its_name_again(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.state.names[7] = b"first"
+    machine.tick()
+    machine.state.names[7] = b"second"
+    machine.host.born[7] = 9_999
+    assert rows(told(machine.tick()))[7].name == "second"
+
+
+def test_names_are_forgotten_with_their_processes(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.tick()
+    machine.gpus[0].processes = []
+    machine.tick()
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.tick()
+    assert machine.count("nvmlSystemGetProcessName") == 2
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        (b"/opt/caf\xc3\xa9", "/opt/caf\u00e9"),
+        (b"/opt/\xff\xfe", "/opt/\\xff\\xfe"),
+        (b"a\x1bb\x01", "a\\x1bb\\x01"),
+        (b"/" + b"d" * 600 + b"/train", "/" + "d" * 600 + "/train"),
+        (b"", ""),
+    ],
+)
+def test_any_bytes_may_be_a_name(machine, raw, name):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.state.names[7] = raw
+    assert rows(told(machine.tick()))[7].name == name
+
+
+def test_the_base_name_of_a_deep_path_survives(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.state.names[7] = b"/" + b"x" * LONGEST_NAME + b"/bin/serve"
+    assert rows(told(machine.tick()))[7].command == "serve"
+
+
+def test_a_process_without_a_name_is_told_without(machine):
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    snapshot = machine.tick()
+    assert rows(told(snapshot))[7].name == "" and not snapshot.failures
+
+
+def cut_gpu(*processes):
+    gpu = NvmlGpu(*processes, mig=1)
+    gpu.instances = [NvmlInstance(0, gi=1), NvmlInstance(1, gi=2, ci=0), NvmlInstance(2, gi=2, ci=1)]
+    return gpu
+
+
+def test_processes_of_a_cut_gpu_sit_on_its_instances_only(machine):
+    machine.state.gpus = [cut_gpu(NvmlProcess(7, gi=1, ci=0), NvmlProcess(8, gi=2, ci=1))]
+    snapshot = machine.tick()
+    assert [pids(reading) for reading in snapshot.readings] == [[], [7], [], [8]]
+    assert [process.pid for process in snapshot.processes] == [7, 8]
+    assert rows(told(snapshot, 1))[7].usage.sm is None
+
+
+def test_instances_without_lists_of_their_own_are_told_from_the_gpus(machine, monkeypatch):
+    machine.state.gpus = [cut_gpu(NvmlProcess(7, gi=1, ci=0), NvmlProcess(8, gi=2, ci=1))]
+    machine.tick()
+    lists = machine.source._lists
+    by_handle = lists._entries
+    monkeypatch.setattr(
+        lists,
+        "_entries",
+        lambda part, findings: by_handle(part, findings) if part.device is part.device.gpu else None,
+    )
+    snapshot = machine.tick()
+    assert [pids(reading) for reading in snapshot.readings] == [[], [7], [], [8]]
+    assert not snapshot.failures
+
+
+def test_lists_are_read_at_the_scan_interval_and_reused_between(machine):
+    machine.new_source(process_scan_interval=5.0)
+    machine.gpus[0].processes = [NvmlProcess(7, sm=10)]
+    machine.tick()
+    machine.gpus[0].processes = [NvmlProcess(7, sm=50), NvmlProcess(8)]
+    for _ in range(4):
+        row = rows(told(machine.tick()))
+        assert list(row) == [7] and row[7].usage.sm == pytest.approx(0.5)
+    assert machine.count(COMPUTE) == 2
+    assert pids(told(machine.tick())) == [7, 8]
+
+
+def test_a_failed_list_does_not_wait_for_the_scan_interval(machine):
+    machine.new_source(process_scan_interval=5.0)
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.gpus[0].errors[COMPUTE] = UNKNOWN
+    assert told(machine.tick()).processes is None
+    machine.gpus[0].errors.clear()
+    assert pids(told(machine.tick())) == [7]

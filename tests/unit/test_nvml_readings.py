@@ -1,0 +1,288 @@
+"""Quantities: only the wanted ones, in base units, each lost alone."""
+
+import pytest
+
+from gpuledger.model import quantities as q
+from nvml.library import NvmlGpu
+from nvml.machine import ALL, Machine, told, values
+
+NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT, NO_DATA, UNKNOWN, FUNCTION_NOT_FOUND = 3, 4, 2, 21, 999, 13
+ALL_ONES, BLANK_64 = 2**32 - 1, 0x7FFFFFFFFFFFFFF2
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_every_quantity_is_told_in_base_units(machine):
+    machine.gpus[0] = NvmlGpu(
+        utilization=29,
+        memory_utilization=7,
+        encoder=3,
+        decoder=4,
+        memory_total=80_000,
+        memory_used=500,
+        memory_reserved=100,
+        power=123_456,
+        power_limit=700_000,
+        power_limit_max=750_000,
+        energy=987_654_321_012,
+        temperature=61,
+        memory_temperature=72,
+        fan=105,
+        graphics_clock=1980,
+        sm_clock=1975,
+        memory_clock=2619,
+        video_clock=1545,
+        pstate=2,
+        pcie_tx=2**40,
+        pcie_rx=7,
+        pcie_replays=3,
+        ecc_corrected=12,
+        ecc_uncorrected=1,
+    )
+    reading = values(told(machine.tick()))
+    energy = reading.pop("energy")
+    assert energy == 987_654_321_012 and isinstance(energy, int)
+    assert reading == {
+        "utilization": 0.29,
+        "memory_utilization": 0.07,
+        "encoder_utilization": 0.03,
+        "decoder_utilization": 0.04,
+        "memory_total": 80_000,
+        "memory_used": 500,
+        "memory_free": 79_400,
+        "memory_reserved": 100,
+        "power": 123.456,
+        "power_limit": 700.0,
+        "power_limit_max": 750.0,
+        "temperature": 61,
+        "memory_temperature": 72,
+        "fan_speed": 1.05,
+        "graphics_clock": 1.98e9,
+        "sm_clock": 1.975e9,
+        "memory_clock": 2.619e9,
+        "video_clock": 1.545e9,
+        "performance_state": 2,
+        "pcie_tx": 2**40,
+        "pcie_rx": 7,
+        "pcie_replays": 3,
+        "ecc_corrected": 12,
+        "ecc_uncorrected": 1,
+    }
+
+
+def test_energy_follows_power_over_the_drivers_time(machine):
+    machine.gpus[0] = NvmlGpu(power=200_000)
+    first = told(machine.tick()).get(q.ENERGY)
+    assert told(machine.tick(seconds=10)).get(q.ENERGY) - first == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("wanted", "call"),
+    [
+        (q.UTILIZATION, "nvmlDeviceGetUtilizationRates"),
+        (q.MEMORY_USED, "nvmlDeviceGetMemoryInfo_v2"),
+        (q.POWER, "nvmlDeviceGetPowerUsage"),
+        (q.TEMPERATURE, "nvmlDeviceGetTemperature"),
+        (q.SM_CLOCK, "nvmlDeviceGetClockInfo"),
+        (q.ENERGY, "nvmlDeviceGetFieldValues"),
+    ],
+)
+def test_only_the_wanted_quantity_is_read(machine, wanted, call):
+    reading = told(machine.tick([wanted]))
+    assert set(reading.values) == {wanted}
+    assert reading.supported == {wanted.key: True}
+    reading_calls = {
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetClockInfo",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetPowerManagementLimit",
+        "nvmlDeviceGetFanSpeed",
+        "nvmlDeviceGetEncoderUtilization",
+        "nvmlDeviceGetPerformanceState",
+    }
+    assert {name: machine.count(name) for name in reading_calls} == dict.fromkeys(reading_calls, 0) | {
+        call: 2
+    }
+
+
+def test_nothing_wanted_reads_nothing_but_devices_and_processes(machine):
+    assert told(machine.tick([])).values == {}
+    assert machine.count("nvmlDeviceGetFieldValues") == machine.count("nvmlDeviceGetPowerUsage") == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "quantity", "blank"),
+    [
+        ("power", q.POWER, ALL_ONES),
+        ("temperature", q.TEMPERATURE, ALL_ONES),
+        ("sm_clock", q.SM_CLOCK, ALL_ONES),
+        ("pstate", q.PERFORMANCE_STATE, 32),
+        ("memory_temperature", q.MEMORY_TEMPERATURE, ALL_ONES),
+        ("energy", q.ENERGY, BLANK_64),
+        ("pcie_tx", q.PCIE_TX, 2**64 - 1),
+        ("ecc_corrected", q.ECC_CORRECTED, 2**64 - 1),
+    ],
+)
+def test_a_sentinel_is_absent_and_no_fault(machine, number, quantity, blank):
+    machine.gpus[0] = NvmlGpu(**{number: blank})
+    if number == "energy":
+        machine.gpus[0].numbers["power"] = 0
+    snapshot = machine.tick()
+    assert told(snapshot).get(quantity) is None
+    assert len(told(snapshot).values) > 15
+    assert snapshot.invalid == 0 and not snapshot.failures
+
+
+@pytest.mark.parametrize(
+    ("number", "quantity", "value"),
+    [
+        ("utilization", q.UTILIZATION, ALL_ONES),
+        ("utilization", q.UTILIZATION, 101),
+        ("memory_utilization", q.MEMORY_UTILIZATION, 200_000),
+        ("encoder", q.ENCODER_UTILIZATION, ALL_ONES),
+        ("temperature", q.TEMPERATURE, 1_000),
+        ("power", q.POWER, 4_000_000_000),
+        ("memory_total", q.MEMORY_TOTAL, 2**62),
+    ],
+)
+def test_a_value_that_cannot_be_is_absent_and_counted(machine, number, quantity, value):
+    machine.gpus[0] = NvmlGpu(**{number: value})
+    snapshot = machine.tick([quantity])
+    assert told(snapshot).get(quantity) is None
+    assert told(snapshot, 1).get(quantity) is not None
+    assert snapshot.invalid == 1 and not snapshot.failures
+
+
+def test_energy_may_be_any_whole_number_of_32_bits(machine):
+    machine.gpus[0] = NvmlGpu(energy=ALL_ONES, power=0)
+    assert told(machine.tick()).get(q.ENERGY) == ALL_ONES
+
+
+def test_what_a_card_lacks_is_said_and_not_asked_again(machine):
+    machine.gpus[0].errors["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
+    for _ in range(3):
+        snapshot = machine.tick()
+    assert told(snapshot).supported["power"] is False and told(snapshot, 1).supported["power"] is True
+    assert machine.count("nvmlDeviceGetPowerUsage") == 1 + 3
+    assert not snapshot.failures
+
+
+def test_what_a_card_lacked_is_asked_again_after_a_loss(machine):
+    machine.gpus[0].errors["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
+    machine.tick()
+    machine.gpus[0].errors = {"*": 15}
+    machine.tick()
+    machine.gpus[0].errors = {}
+    assert told(machine.tick()).get(q.POWER) == 100.0
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "field.83", "field.197"]
+)
+@pytest.mark.parametrize("code", [NO_PERMISSION, UNKNOWN, 20])
+def test_a_failed_read_is_a_failure_with_its_reason_and_tried_again(machine, call, code):
+    machine.tick()
+    machine.gpus[0].errors = {call: code, "nvmlDeviceGetTotalEnergyConsumption": code}
+    snapshot = machine.tick()
+    assert {(failure.part, failure.device) for failure in snapshot.failures} == {
+        ("readings", told(snapshot).device)
+    }
+    part = next(part for part in snapshot.collected if part.name == "readings")
+    assert not part.success and ("nvmlDevice" in part.error)
+    machine.gpus[0].errors = {}
+    assert not machine.tick().failures
+
+
+def test_no_data_is_absent_without_a_failure(machine):
+    machine.gpus[0].errors["nvmlDeviceGetPerformanceState"] = NO_DATA
+    snapshot = machine.tick()
+    assert told(snapshot).get(q.PERFORMANCE_STATE) is None and not snapshot.failures
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, INVALID_ARGUMENT])
+def test_a_field_that_the_driver_lacks_is_read_by_its_older_call(machine, code):
+    machine.gpus[0].errors = {"field.83": code, "field.94": code, "field.5": code}
+    machine.gpus[0].numbers = {"energy": 77, "power": 0, "pcie_replays": 4, "ecc_corrected": 9}
+    for _ in range(2):
+        reading = told(machine.tick())
+        assert (reading.get(q.ENERGY), reading.get(q.PCIE_REPLAYS), reading.get(q.ECC_CORRECTED)) == (
+            77,
+            4,
+            9,
+        )
+        assert reading.supported["energy"] is True
+    machine.gpus[0].errors["nvmlDeviceGetTotalEnergyConsumption"] = NOT_SUPPORTED
+    assert told(machine.tick()).supported["energy"] is False
+
+
+def test_energy_survives_a_failing_batch_of_fields(machine):
+    machine.tick()
+    machine.gpus[0].errors["nvmlDeviceGetFieldValues"] = UNKNOWN
+    snapshot = machine.tick([q.ENERGY, q.PCIE_TX])
+    assert told(snapshot).get(q.ENERGY) is not None and told(snapshot).get(q.PCIE_TX) is None
+    assert [failure.detail.split(": ")[1] for failure in snapshot.failures] == ["pcie_tx"]
+
+
+def test_one_failing_field_leaves_the_others_of_its_batch(machine):
+    machine.gpus[0].errors["field.197"] = UNKNOWN
+    reading = told(machine.tick([q.PCIE_TX, q.PCIE_RX, q.MEMORY_TEMPERATURE]))
+    assert values(reading) == {"pcie_rx": 2000, "memory_temperature": 45}
+
+
+@pytest.mark.parametrize("code", [FUNCTION_NOT_FOUND, 25, INVALID_ARGUMENT])
+def test_memory_falls_back_as_a_whole(machine, code):
+    machine.gpus[0] = NvmlGpu(memory_total=1000, memory_used=300, memory_reserved=50)
+    machine.gpus[0].errors["nvmlDeviceGetMemoryInfo_v2"] = code
+    for _ in range(2):
+        reading = told(machine.tick([q.MEMORY_TOTAL, q.MEMORY_USED, q.MEMORY_FREE, q.MEMORY_RESERVED]))
+        assert values(reading) == {"memory_total": 1000, "memory_used": 350, "memory_free": 650}
+        assert reading.supported["memory_reserved"] is False
+    assert machine.count("nvmlDeviceGetMemoryInfo_v2") == 1 + 2
+
+
+def test_a_passing_fault_of_the_newer_memory_call_does_not_mix_in_the_older(machine):
+    machine.tick()
+    machine.gpus[0].errors["nvmlDeviceGetMemoryInfo_v2"] = UNKNOWN
+    assert told(machine.tick()).get(q.MEMORY_USED) is None
+    machine.gpus[0].errors.clear()
+    assert told(machine.tick()).get(q.MEMORY_RESERVED) == 536870912
+
+
+def test_slow_quantities_are_read_at_their_interval_and_kept_between(machine):
+    machine.new_source(slow_interval=10.0)
+    for tick in range(21):
+        machine.gpus[0].numbers["power_limit"] = 500_000 + 1000 * tick
+        reading = told(machine.tick())
+        assert reading.get(q.POWER_LIMIT) == 500.0 + 10 * (tick // 10)
+        assert reading.get(q.ECC_CORRECTED) == 0
+    assert machine.count("nvmlDeviceGetPowerManagementLimit") == 2 * 3
+
+
+def test_a_slow_quantity_newly_wanted_is_read_at_once(machine):
+    machine.tick([q.POWER])
+    assert told(machine.tick([q.POWER, q.POWER_LIMIT])).get(q.POWER_LIMIT) == 700.0
+    assert q.POWER_LIMIT not in told(machine.tick([q.POWER])).values
+
+
+def test_support_is_told_for_what_is_asked_only(machine):
+    machine.tick(ALL)
+    assert told(machine.tick([q.POWER])).supported == {"power": True}
+
+
+def test_an_old_library_tells_what_it_can(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, "old")
+    reading = told(machine.tick())
+    assert reading.get(q.ENERGY) is not None
+    assert reading.get(q.MEMORY_USED) == 1073741824 + 536870912
+    assert reading.get(q.ECC_CORRECTED) == 0
+    assert [key for key, has in reading.supported.items() if not has] == [
+        key
+        for key in reading.supported
+        if key in {"memory_reserved", "memory_temperature", "pcie_tx", "pcie_rx", "fan_speed"}
+    ]

@@ -95,6 +95,8 @@ class Snapshot:
     `unix` is wall time in seconds; `elapsed` is the source's own clock in seconds (boot clock, scenario,
     recording), the only one that durations may be computed from. Readings come in order of GPU index,
     each Gpu before its Instances. `devices_failed` is true when the Devices could not be listed whole.
+    `boot_id` and `driver_load` tell lives of the hardware counters apart; each is empty where it cannot be
+    known (`/proc/sys/kernel/random/boot_id`; start of the driver's kernel threads).
     """
 
     unix: float
@@ -107,6 +109,8 @@ class Snapshot:
     collected: tuple[Collected, ...] = ()
     invalid: int = 0
     devices_failed: bool = False
+    boot_id: str = ""
+    driver_load: str = ""
 
     @property
     def holders(self) -> Iterator[Reading]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, book
-from gpuledger.ledger.energy.counter import LONGEST, Counter, Epoch, Tick, Verdict
+from gpuledger.ledger.energy.counter import LONGEST, Counter, Tick, Verdict
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, is_activity
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorBook, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
@@ -275,8 +275,3 @@ def _offset(newest: float, at: float, unix: float, before: float | None) -> floa
         if -_SKEW <= at - newest - known <= _OLDEST_SAMPLE:
             return known
     return at - newest if before is None else min(before, at - newest)
-
-
-def new_book(gpu: Gpu, epoch: Epoch, given: Floors) -> GpuBook:
-    """Books of a Gpu of which nothing is stored."""
-    return GpuBook(gpu, Counter(epoch), FloorBook(given))

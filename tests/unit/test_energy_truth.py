@@ -1,0 +1,146 @@
+"""The books against the simulator, which knows the true joules."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuledger.ledger.energy.energy import EnergyBook
+from gpuledger.ledger.energy.floor import Floors
+from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.sources.simulator.reader import load
+from unit.simulator_helpers import Node
+
+
+class Totals:
+    """Everything that was posted, summed, beside what the counter says."""
+
+    def __init__(self, floors: Floors | None = None) -> None:
+        self.book = EnergyBook(floors or Floors())
+        self.postings: list[Posted] = []
+        self.accounts: dict[tuple[str, object], int] = defaultdict(int)
+
+    def post(self, snapshot: object) -> None:
+        for one in self.book.post(snapshot):  # type: ignore[arg-type]  # a Snapshot
+            self.postings.append(one)
+            uuid = one.gpu.uuid
+            self.accounts[uuid, "idle"] += one.booked.idle
+            self.accounts[uuid, "unattributed"] += one.booked.unattributed
+            self.accounts[uuid, "unobserved"] += one.unobserved
+            for (_, pid, start), joules in one.booked.processes.items():
+                self.accounts[uuid, (pid, start)] += joules
+
+    def total(self, uuid: str) -> int:
+        return sum(joules for (gpu, _), joules in self.accounts.items() if gpu == uuid)
+
+
+def assert_balance(totals: Totals) -> None:
+    """Per epoch, closing minus opening is the sum of all accounts, to the millijoule."""
+    for uuid, book in totals.book.books.items():
+        counter = book.counter
+        if counter.opening is not None:
+            assert totals.total(uuid) == counter.booked - counter.opening
+
+
+@pytest.mark.parametrize("name", ["k8s-node", "workstation"])
+def test_ten_minutes_of_a_node_balance_to_the_millijoule(name: str) -> None:
+    node, totals = Node(load(name)), Totals()
+    for second in range(600):
+        totals.post(node.at(float(second)))
+    assert_balance(totals)
+    assert any(key != "idle" for _, key in totals.accounts)
+
+
+process = st.fixed_dictionaries(
+    {},
+    optional={
+        "load": st.sampled_from([0.0, 0.2, 0.5, 0.9]),
+        "start": st.integers(0, 60),
+        "stop": st.integers(61, 120),
+        "type": st.sampled_from(["C", "G", "C+G"]),
+        "busy": st.sampled_from([1, 3, 10]),
+        "quiet": st.sampled_from([1, 2, 20]),
+    },
+)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> str:
+    import json
+
+    gpus = []
+    for _ in range(draw(st.integers(1, 3))):
+        processes = [
+            {"name": "python3", "memory": "1GB", **one}
+            for one in draw(st.lists(process, max_size=6))
+            if ("busy" in one) == ("quiet" in one)
+        ]
+        card: dict[str, object] = {
+            "empty_watts": 60,
+            "resident_watts": 90,
+            "load_watts": 500,
+            "limit_watts": 700,
+            "counter_refresh": draw(st.sampled_from([0, 0.1, 1, 5])),
+            "processes": processes,
+        }
+        if draw(st.booleans()):
+            card["instances"] = [
+                {"gi": 1, "ci": 0, "profile": "4g.40gb", "sm_count": 64, "memory": "40GB"},
+                {"gi": 9, "ci": 0, "profile": "1g.10gb", "sm_count": 16, "memory": "10GB"},
+            ]
+            card["processes"] = [
+                {**{k: v for k, v in one.items() if k != "type"}, "gi": 9 if number % 2 else 1}
+                for number, one in enumerate(processes)
+            ]
+        gpus.append(card)
+    faults = [
+        {"kind": kind, "gpu": 0, "at": draw(st.integers(5, 100)), "for": draw(st.integers(1, 8))}
+        for kind in draw(st.lists(st.sampled_from(["gpu_lost", "process_list_fails"]), max_size=2))
+    ]
+    faults += [{"kind": "counter_reset", "gpu": 0, "at": draw(st.integers(5, 100))}] * draw(st.integers(0, 1))
+    return json.dumps({"gpus": gpus, "faults": faults})
+
+
+@given(scenarios(), st.lists(st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.0]), min_size=5, max_size=80))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_nothing_is_lost_and_nothing_made_up(scenario: str, gaps: list[float]) -> None:
+    node, totals = Node(scenario), Totals()
+    at = 0.0
+    for gap in gaps:
+        totals.post(node.at(at))
+        at += gap
+        for one in totals.postings[-8:]:
+            parts = (one.booked.idle, one.booked.unattributed, one.unobserved, *one.booked.processes.values())
+            assert min(parts) >= 0
+            assert one.booked.idle + one.booked.unattributed + sum(one.booked.processes.values()) == (
+                one.booked.delta
+            )
+    for uuid, book in totals.book.books.items():
+        # A reset ends an epoch: only what came after it can be compared with the counter.
+        if not any(one.gpu.uuid == uuid for one in totals.postings) or '"counter_reset"' in scenario:
+            continue
+        assert totals.total(uuid) == book.counter.booked - (book.counter.opening or 0)
+
+
+def test_an_exclusive_process_is_billed_what_it_truly_used() -> None:
+    scenario = """
+gpus:
+  - {empty_watts: 60, resident_watts: 60, load_watts: 400, limit_watts: 700, counter_refresh: 0,
+     processes: [{name: python3, memory: 1GB, load: 0.7, noise: 0.2}]}
+"""
+    node, totals = Node(scenario), Totals(Floors(60_000, 60_000))
+    for second in range(120):
+        totals.post(node.at(float(second)))
+    (uuid,) = totals.book.books
+    opening = totals.postings[0].begins - 1_700_000_000.0
+    true = sum(
+        joules for account, joules in node.source.truth(119.0).items() if account.kind == "process"
+    ) - sum(joules for account, joules in node.source.truth(opening).items() if account.kind == "process")
+    (billed,) = (joules for (_, key), joules in totals.accounts.items() if isinstance(key, tuple))
+    assert abs(Fraction(billed, 1000) - true) <= 1
+    assert {one.booked.method for one in totals.postings} == {"measured"}
+    assert totals.total(uuid) == billed

@@ -1,6 +1,7 @@
 """The driver as a whole: not there, gone, replaced, back."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_driver_is_tried_again_with_growing_pauses(machine):
         assert refused(machine).reason == "DRIVER_NOT_LOADED"
         if machine.count(INIT) > before:
             tried.append(second)
-    assert [after - before for before, after in zip(tried, tried[1:], strict=False)] == [
+    assert [after - before for before, after in pairwise(tried)] == [
         1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60,
     ]  # fmt: skip
 

@@ -39,6 +39,47 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class EnergyRow:
+    """Energy of one process as the page tells it, alive or just gone.
+
+    `process` carries the labels, frozen when its owner became known. `other` marks the one row of a Device
+    for all processes beyond the cap. Millijoules; `measured` is the part that was not apportioned.
+    """
+
+    process: GpuProcess
+    millijoules: int
+    measured: int
+    active: bool
+    other: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRow:
+    """Energy of one account as the page tells it. Labels: uuid, account (process, idle, unattributed,
+    unobserved), method, owner kind, namespace, pod, container, user, Slurm job.
+    """
+
+    labels: tuple[str, ...]
+    millijoules: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyState:
+    """The energy books as the page tells them, in whole millijoules.
+
+    By Gpu uuid: `totals` since the books were opened, `pending` booked but not told yet, `closed` of series
+    that have ended, `imbalance` what is missing from totals = told + pending + closed (0, always).
+    """
+
+    rows: tuple[EnergyRow, ...] = ()
+    owners: tuple[AccountRow, ...] = ()
+    totals: Mapping[str, int] = field(default_factory=dict)
+    pending: Mapping[str, int] = field(default_factory=dict)
+    closed: Mapping[str, int] = field(default_factory=dict)
+    imbalance: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerState:
     """The Ledger after one Snapshot: immutable, so that a Page can hold it.
 
@@ -54,3 +95,4 @@ class LedgerState:
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
     xid_times: Mapping[tuple[str, int], float] = field(default_factory=dict)
     invalid: int = 0
+    energy: EnergyState = field(default_factory=EnergyState)

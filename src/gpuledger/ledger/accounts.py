@@ -1,0 +1,164 @@
+"""Booked energy as it is told: by owner (native) and by process (`energy`), held back as series need it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import inf
+
+from gpuledger.ledger.energy.booking import MEASURED
+from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.ownership import Ownership
+from gpuledger.ledger.told import HeldSeries, Labels
+from gpuledger.model.process import GpuProcess, ProcessKey
+from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
+from gpuledger.model.workload import UNKNOWN
+
+PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
+OTHER = "other"
+_NOBODY: Labels = ("", "", "", "", "", "")
+
+
+class Accounts:
+    """Every joule booked since the books were opened, by the series that tell it.
+
+    Used by the tick thread alone. `hold` and `retention` are seconds. Per Gpu, told + pending + closed is
+    the Gpu's total at any moment.
+    """
+
+    def __init__(self, hold: float, retention: float) -> None:
+        self._owners = HeldSeries(hold, retention)
+        self._rows = HeldSeries(hold, retention)
+        self._known: dict[ProcessKey, Ownership] = {}
+        self._row_of: dict[Labels, Ownership] = {}
+
+    def post(
+        self,
+        posted: list[Posted],
+        alive: Mapping[ProcessKey, GpuProcess],
+        untold: frozenset[ProcessKey],
+        now: float,
+    ) -> None:
+        """Book the intervals of one tick. `alive` are its processes, named; `untold` those beyond the cap."""
+        for key, process in alive.items():
+            self._meet(key, process, untold, now)
+        for one in posted:
+            self._post_own(one, now)
+            for resident in one.residents:
+                if resident.key not in self._known:
+                    self._meet(resident.key, resident.process, untold, now)
+                joules = one.booked.processes.get(resident.key, 0)
+                if joules:
+                    self._book(self._known[resident.key], one.booked.method, joules, untold, now)
+        for key in [key for key in self._known if key not in alive]:
+            self._leave(key, untold, now)
+        self._owners.end(now)
+        for labels in self._rows.end(now):
+            self._row_of.pop(labels, None)
+
+    def _meet(self, key: ProcessKey, process: GpuProcess, untold: frozenset[ProcessKey], now: float) -> None:
+        ownership = self._known.get(key)
+        if ownership is None:
+            ownership = self._known[key] = Ownership(process, now)
+        if ownership.learn(process, now):
+            self._open(ownership, untold, now)
+        if ownership.owner is not None:
+            for method in ownership.methods:
+                self._owners.series[_owner_labels(ownership, method)].alive = now
+            labels = _row_labels(ownership, untold)
+            if labels in self._rows.series:
+                self._rows.series[labels].alive = now
+
+    def _open(self, ownership: Ownership, untold: frozenset[ProcessKey], now: float) -> None:
+        """The owner is known: its row begins, and it gets what waited."""
+        labels = _row_labels(ownership, untold)
+        before = self._row_of.get(labels)
+        if labels[2] != OTHER and before is not None and before.process.key != ownership.process.key:
+            self._rows.replace(labels)
+        self._rows.open(labels, now)
+        self._row_of[labels] = ownership
+        for method, joules in ownership.waiting.items():
+            self._book(ownership, method, joules, untold, now)
+        ownership.waiting.clear()
+
+    def _book(
+        self,
+        ownership: Ownership,
+        method: str,
+        joules: int,
+        untold: frozenset[ProcessKey],
+        now: float,
+    ) -> None:
+        if ownership.owner is None:
+            ownership.waiting[method] += joules
+            return
+        self._owners.add(_owner_labels(ownership, method), joules, now)
+        ownership.methods.add(method)
+        measured = joules if method == MEASURED else 0
+        self._rows.add(_row_labels(ownership, untold), joules, now, measured)
+
+    def _leave(self, key: ProcessKey, untold: frozenset[ProcessKey], now: float) -> None:
+        ownership = self._known.pop(key)
+        if ownership.owner is None:
+            ownership.give_up()
+            self._open(ownership, untold, now)
+
+    def _post_own(self, one: Posted, now: float) -> None:
+        uuid, method = one.gpu.uuid, one.booked.method
+        own = (
+            (IDLE, method, one.booked.idle),
+            (UNATTRIBUTED, method, one.booked.unattributed),
+            (UNOBSERVED, MEASURED, one.unobserved),
+        )
+        for account, by, joules in own:
+            if joules:
+                self._owners.add((uuid, account, by, *_NOBODY), joules, now)
+                # A Gpu's own accounts do not end.
+                self._owners.series[uuid, account, by, *_NOBODY].alive = inf
+
+    def state(self, totals: Mapping[str, int], now: float) -> EnergyState:
+        """As the page tells it. `totals` are millijoules by Gpu uuid since the books were opened."""
+        owners = tuple(AccountRow(labels, joules) for labels, joules, _ in self._owners.told(now))
+        pending = Counter(self._owners.pending(now))
+        for ownership in self._known.values():
+            pending[ownership.process.device.gpu.uuid] += ownership.waiting.total()
+        closed = self._owners.closed
+        told = Counter(closed)
+        for row in owners:
+            told[row.labels[0]] += row.millijoules
+        return EnergyState(
+            rows=tuple(self._row(*told_row) for told_row in self._rows.told(now)),
+            owners=owners,
+            totals=dict(totals),
+            pending={uuid: pending[uuid] for uuid in totals},
+            closed={uuid: closed[uuid] for uuid in totals},
+            imbalance={uuid: totals[uuid] - told[uuid] - pending[uuid] for uuid in totals},
+        )
+
+    def _row(self, labels: Labels, millijoules: int, measured: int) -> EnergyRow:
+        ownership = self._row_of[labels]
+        shown = ownership.shown or ownership.process
+        return EnergyRow(
+            process=shown,
+            millijoules=millijoules,
+            measured=measured,
+            active=self._known.get(ownership.process.key) is ownership,
+            other=labels[2] == OTHER,
+        )
+
+
+def _owner_labels(ownership: Ownership, method: str) -> Labels:
+    owner = ownership.owner or UNKNOWN
+    uuid = ownership.process.device.gpu.uuid
+    who = (owner.kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job)
+    return (uuid, PROCESS, method, *who)
+
+
+def _row_labels(ownership: Ownership, untold: frozenset[ProcessKey]) -> Labels:
+    process = ownership.shown or ownership.process
+    device = process.device
+    if process.key in untold:
+        return (device.gpu.uuid, device.uuid, OTHER)
+    owner = process.workload
+    names = (owner.pod, owner.namespace, owner.container, owner.pod_uid, owner.container_id)
+    return (device.gpu.uuid, device.uuid, str(process.pid), process.command, *names)

@@ -1,0 +1,51 @@
+"""Who a process belongs to, as far as it is known by now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gpuledger.model.process import GpuProcess
+from gpuledger.model.workload import UNKNOWN, Workload
+
+# A pod's name can come some seconds after its process; who is not known by then is told as unknown.
+PATIENCE = 30.0
+
+
+@dataclass(slots=True)
+class Ownership:
+    """One process's owner, frozen once known. `owner` is None while waiting for a name.
+
+    `process` is as last named; `shown` is the one whose labels are told, frozen together with the owner.
+    `waiting` holds millijoules by method that no series has yet; `methods` are those that have one.
+    """
+
+    process: GpuProcess
+    since: float
+    owner: Workload | None = None
+    shown: GpuProcess | None = None
+    resolved: bool = False
+    waiting: Counter[str] = field(default_factory=Counter)
+    methods: set[str] = field(default_factory=set)
+
+    def learn(self, process: GpuProcess, now: float) -> bool:
+        """Take in the newest answer; True when the owner became known by it, or known better."""
+        self.process = process
+        if self.resolved:
+            return False
+        if not process.workload.missing:
+            self.resolved = True
+            return self._freeze(process.workload)
+        if self.owner is None and now - self.since >= PATIENCE:
+            return self._freeze(UNKNOWN)
+        return False
+
+    def give_up(self) -> None:
+        """The process is gone: who is not known now will never be."""
+        if self.owner is None:
+            self._freeze(UNKNOWN)
+
+    def _freeze(self, owner: Workload) -> bool:
+        self.owner, self.shown = owner, self.process
+        self.methods = set()
+        return True

@@ -55,7 +55,7 @@ def test_the_default_page_parses_in_both_formats_and_has_no_series_twice(state: 
 
 
 def test_every_line_comes_from_the_one_page_given() -> None:
-    """A second page with other values, told in between, leaves no trace: nothing is kept from page to page."""
+    """A page with other values, told in between, leaves no trace: nothing is kept from page to page."""
     other = Page(1.0, golden_page().source, snapshot(reading(gpu(9), process(gpu(9), 99))))
     before, between, after = (body(page, DEFAULT, "prom") for page in (golden_page(), other, golden_page()))
     assert before == after

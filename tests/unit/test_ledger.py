@@ -20,7 +20,7 @@ def test_a_session_lasts_from_first_to_last_sight_and_keeps_its_peak_memory() ->
     book.post(snapshot(reading(A, process(A, memory=1 * GIB)), unix=100))
     book.post(snapshot(reading(A, process(A, memory=3 * GIB)), unix=110))
     book.post(snapshot(reading(A, process(A, memory=None)), unix=120))
-    (session,) = book.sessions.sessions()
+    (session,) = book.sessions.open()
     assert (session.first_seen, session.last_seen, session.peak_memory) == (100, 120, 3 * GIB)
 
 
@@ -28,7 +28,7 @@ def test_memory_that_was_never_told_has_no_peak() -> None:
     book = ledger()
     for unix in (100, 110):
         book.post(snapshot(reading(A, process(A, memory=None)), unix=unix))
-    (session,) = book.sessions.sessions()
+    (session,) = book.sessions.open()
     assert session.peak_memory is None
 
 
@@ -36,7 +36,7 @@ def test_a_reused_pid_is_another_session() -> None:
     book = ledger()
     book.post(snapshot(reading(A, process(A, 7, ticks=1)), unix=100))
     book.post(snapshot(reading(A, process(A, 7, ticks=2)), unix=110))
-    (session,) = book.sessions.sessions()
+    (session,) = book.sessions.open()
     assert session.first_seen == 110
 
 
@@ -51,7 +51,7 @@ def test_a_failed_list_ends_no_session_and_has_no_count() -> None:
     state = book.post(snapshot(reading(A, failed=True), unix=110))
     assert "GPU-0" not in state.compute_sessions
     book.post(snapshot(reading(A, process(A)), unix=120))
-    (session,) = book.sessions.sessions()
+    (session,) = book.sessions.open()
     assert session.first_seen == 100
 
 
@@ -59,15 +59,15 @@ def test_a_device_list_that_failed_ends_no_session() -> None:
     book = ledger()
     book.post(snapshot(reading(A, process(A)), reading(B, process(B)), unix=100))
     book.post(snapshot(reading(A, process(A)), unix=110, devices_failed=True))
-    assert len(book.sessions.sessions()) == 2
+    assert len(list(book.sessions.open())) == 2
 
 
 def test_taking_an_instance_apart_ends_its_sessions() -> None:
     book, cut = ledger(), instance(A, 2)
     book.post(snapshot(reading(A), reading(cut, process(cut))))
-    assert len(book.sessions.sessions()) == 1
+    assert len(list(book.sessions.open())) == 1
     book.post(snapshot(reading(A)))
-    assert book.sessions.sessions() == []
+    assert list(book.sessions.open()) == []
 
 
 def test_graphics_sessions_are_counted_apart() -> None:
@@ -117,6 +117,19 @@ def test_a_told_process_stays_told_until_exit_whatever_grows_beside_it() -> None
     assert untold_pids(book, small, other, giant) == {3}
     assert untold_pids(book, small, giant) == set()
     assert untold_pids(book, small, giant, other) == {2}
+
+
+def test_a_rush_of_newcomers_pushes_nobody_out() -> None:
+    book = ledger(4)
+    first = [process(A, pid, memory=1 * GIB) for pid in (1, 2)]
+    untold_pids(book, *first)
+    rush = [process(A, pid, memory=9 * GIB) for pid in (3, 4, 5, 6)]
+    assert untold_pids(book, *first, *rush) == {5, 6}
+
+
+def test_what_only_draws_takes_no_place_from_what_computes() -> None:
+    drawing = process(A, 1, memory=9 * GIB, types="G")
+    assert untold_pids(ledger(1), drawing, process(A, 2, memory=1 * GIB)) == {1}
 
 
 def test_a_failed_list_keeps_the_places() -> None:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuledger.ledger.accounts import Accounts
+from gpuledger.ledger.energy.booking import Policy
+from gpuledger.ledger.energy.energy import WANTS, EnergyBook
+from gpuledger.ledger.energy.floor import given_floors
+from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.membership import Membership
-from gpuledger.ledger.sessions import OpenSessions
+from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.session import LedgerState
+from gpuledger.model.process import ProcessKey
+from gpuledger.model.quantities import Quantity
+from gpuledger.model.session import EnergyState, LedgerState
 from gpuledger.model.snapshot import Snapshot
 
 
 class Ledger:
     """Posts one Snapshot at a time; used by the tick thread alone. Its state is an immutable value."""
 
+    wants: frozenset[Quantity] = WANTS
+
     def __init__(self, settings: LedgerSettings) -> None:
-        self.sessions = OpenSessions()
+        self.sessions = Sessions()
+        floors = given_floors(settings.empty_watts, settings.resident_watts)
+        self.energy = EnergyBook(floors, Policy(settings.policy))
+        self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._membership = Membership(settings.max_per_device)
+        self._totals: Counter[str] = Counter()
         self._state = LedgerState()
 
     @property
@@ -24,8 +40,35 @@ class Ledger:
 
     def post(self, snapshot: Snapshot) -> LedgerState:
         """Book one Snapshot and answer the state after it."""
-        self.sessions.post(snapshot)
+        untold = self._membership.post(snapshot, self.sessions.by_device)
+        posted = self.energy.post(snapshot)
+        self.sessions.post(snapshot, posted)
+        energy = self._tell_energy(snapshot, posted, untold)
         compute, graphics = self.sessions.counts(snapshot)
+        xids, times = self._count_xids(snapshot)
+        self._state = LedgerState(
+            compute_sessions=compute,
+            graphics_sessions=graphics,
+            untold=untold,
+            xids=xids,
+            xid_times=times,
+            invalid=self._state.invalid + snapshot.invalid,
+            energy=energy,
+        )
+        return self._state
+
+    def _tell_energy(
+        self, snapshot: Snapshot, posted: list[Posted], untold: Mapping[str, frozenset[ProcessKey]]
+    ) -> EnergyState:
+        for one in posted:
+            self._totals[one.gpu.uuid] += one.booked.delta + one.unobserved
+        hidden = frozenset().union(*untold.values()) if untold else frozenset()
+        self._accounts.post(posted, self.sessions.alive(), hidden, snapshot.elapsed)
+        return self._accounts.state(self._totals, snapshot.elapsed)
+
+    def _count_xids(
+        self, snapshot: Snapshot
+    ) -> tuple[Mapping[tuple[str, int], int], Mapping[tuple[str, int], float]]:
         xids, times = self._state.xids, self._state.xid_times
         if snapshot.xids:
             xids, times = dict(xids), dict(times)
@@ -33,12 +76,4 @@ class Ledger:
                 key = (event.gpu.uuid, event.xid)
                 xids[key] = xids.get(key, 0) + 1
                 times[key] = max(times.get(key, 0.0), event.at)
-        self._state = LedgerState(
-            compute_sessions=compute,
-            graphics_sessions=graphics,
-            untold=self._membership.post(snapshot),
-            xids=xids,
-            xid_times=times,
-            invalid=self._state.invalid + snapshot.invalid,
-        )
-        return self._state
+        return xids, times

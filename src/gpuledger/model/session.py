@@ -11,12 +11,26 @@ from gpuledger.model.process import GpuProcess, ProcessKey
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One GpuProcess from first to last sight. Times are unix seconds; `process` is as last seen."""
+    """One GpuProcess from first to last sight, with what it used.
+
+    Times are unix seconds; `process` is as last seen; `ended` is None while it runs; `exit_seen` is false
+    where the end was inferred after a time in which nobody looked. `sm_mean` and `sm_most` are ratios over
+    the time in which the share was told. `held_seconds` is time resident without engine time. Energy is in
+    millijoules: `measured` and `apportioned` are its own, `high` bounds what it can have used.
+    """
 
     process: GpuProcess
     first_seen: float
     last_seen: float
+    ended: float | None = None
+    exit_seen: bool = False
     peak_memory: int | None = None
+    sm_mean: float | None = None
+    sm_most: float | None = None
+    held_seconds: float = 0.0
+    measured: int = 0
+    apportioned: int = 0
+    high: int = 0
 
     @property
     def device(self) -> Device:

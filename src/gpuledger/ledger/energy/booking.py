@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from fractions import Fraction
 from itertools import pairwise
 
@@ -20,6 +21,14 @@ ACTIVITY = "activity"
 SLICES = "slices"
 EQUAL = "equal"
 INTEGRATED = "integrated"
+
+
+class Policy(Enum):
+    """Whether energy that is not one process's alone is split, or left unattributed."""
+
+    APPORTIONED = "apportioned"
+    MEASURED = "measured"
+
 
 # An account within one Gpu and interval: rank orders idle before unattributed before processes.
 Target = tuple[int, tuple[str | int | float, ...]]
@@ -61,6 +70,7 @@ def book(
     floors: Floors,
     *,
     integrated: bool = False,
+    policy: Policy = Policy.APPORTIONED,
 ) -> Booked:
     """Apportion `delta` millijoules of an interval of `length` microseconds.
 
@@ -78,6 +88,8 @@ def book(
     rounded = whole(delta, exact)
     lone = _is_measured(evidence, tenants, everybody, rounded)
     method = split.basis if not lone else INTEGRATED if integrated else MEASURED
+    if policy is Policy.MEASURED and method != MEASURED:
+        return Booked(delta, method, 0, delta, {})
     return Booked(
         delta,
         method,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.counter import Counter, Epoch
 from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
@@ -41,8 +42,14 @@ class EnergyBook:
     `stored` is what an earlier run left, by Gpu uuid. `given` are configured floors for every Gpu.
     """
 
-    def __init__(self, given: Floors, stored: Mapping[str, Stored] | None = None) -> None:
+    def __init__(
+        self,
+        given: Floors,
+        policy: Policy = Policy.APPORTIONED,
+        stored: Mapping[str, Stored] | None = None,
+    ) -> None:
         self._given = given
+        self._policy = policy
         self._stored = dict(stored or {})
         self.books: dict[str, GpuBook] = {}
         self.epochs_closed = 0
@@ -88,8 +95,8 @@ class EnergyBook:
     def _open(self, gpu: Gpu, epoch: Epoch) -> GpuBook:
         kept = self._stored.pop(gpu.uuid, None)
         if kept is None:
-            return GpuBook(gpu, Counter(epoch), FloorBook(self._given))
+            return GpuBook(gpu, Counter(epoch), FloorBook(self._given), self._policy)
         counter, verdict = kept.counter.resumed(epoch)
         self.epochs_closed += verdict.epoch_closed
         floors = FloorBook(self._given, kept.empty, kept.resident)
-        return GpuBook(gpu, counter, floors, seen_unix=kept.last_unix)
+        return GpuBook(gpu, counter, floors, self._policy, seen_unix=kept.last_unix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, book
+from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, Policy, book
 from gpuledger.ledger.energy.counter import LONGEST, Counter, Tick, Verdict
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, is_activity
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorBook, Floors
@@ -53,6 +53,7 @@ class GpuBook:
     gpu: Gpu
     counter: Counter
     floors: FloorBook
+    policy: Policy = Policy.APPORTIONED
     evidence: Evidence | None = None
     invalid: int = 0
     has_counter: bool = False
@@ -242,7 +243,9 @@ class GpuBook:
             # Cut anew meanwhile: who had which SMs in this interval cannot be said.
             booked = Booked(delta, SLICES, 0, delta, {})
         else:
-            booked = book(evidence, length, delta, everybody, floors, integrated=integrated)
+            booked = book(
+                evidence, length, delta, everybody, floors, integrated=integrated, policy=self.policy
+            )
         self._learn(at, unix, length, delta, everybody)
         return Posted(self.gpu, self.began_unix, unix, booked, floors=floors, residents=tuple(everybody))
 

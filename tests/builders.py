@@ -68,7 +68,7 @@ def process(
         types=frozenset(ProcessType(kind) for kind in types.split("+")),
         memory=memory,
         usage=Usage(sm=sm, memory=sm),
-        workload=replace(workload, missing=missing),
+        workload=replace(workload, missing=missing or workload.missing),
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import GIB, MIB, gpu, instance, process, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.page import CollectorHealth, Health, Page
+from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
 from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Workload
 
@@ -87,9 +90,38 @@ def golden_snapshot() -> Snapshot:
 
 
 def golden_page() -> Page:
-    """The page of that snapshot."""
+    """The page of that snapshot, with books in which one process shares its GPU and another has gone."""
     seen = golden_snapshot()
-    return Page(UNIX, SOURCE, seen, Ledger(LedgerSettings()).post(seen), HEALTH)
+    trainer, hostile, _ = seen.readings[0].processes or ()
+    gone = process(trainer.device, 4000, name="/usr/bin/python3")
+    rows = (
+        EnergyRow(trainer, 1_234_567, 1_000_000, active=True),
+        EnergyRow(hostile, 0, 0, active=True),
+        EnergyRow(gone, 500_001, 0, active=False),
+        EnergyRow(trainer, 7_000, 0, active=True, other=True),
+    )
+    pod = ("process", "measured", "pod", "ml", "train-0", "pytorch", "", "")
+    owners = (
+        AccountRow(("GPU-0", *pod), 1_000_000),
+        AccountRow(("GPU-0", "process", "activity", *pod[2:]), 234_567),
+        AccountRow(("GPU-0", "idle", "measured", "", "", "", "", "", ""), 60_000),
+        AccountRow(("GPU-0", "unobserved", "measured", "", "", "", "", "", ""), 12_000),
+    )
+    energy = EnergyState(
+        rows,
+        owners,
+        totals={"GPU-0": 1_813_568},
+        pending={"GPU-0": 7_000},
+        closed={"GPU-0": 500_001},
+        imbalance={"GPU-0": 0},
+    )
+    books = replace(
+        Ledger(LedgerSettings()).post(seen),
+        energy=energy,
+        sessions_closed={"GPU-0": 3},
+        state_seconds={("GPU-0", "", "active"): 12.5, ("GPU-2", "9_0", "idle"): 40.0},
+    )
+    return Page(UNIX, SOURCE, seen, books, HEALTH)
 
 
 def stale_page() -> Page:

@@ -62,12 +62,13 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     ]
     first = Page(unix=clock.unix(), source=source.info)
     pages = PageStore(every, clock, first, {name for _, names in listed for name in names})
+    ledger = Ledger(build(LedgerSettings, values))
     node = Node(
         source,
         name=Workloads(users.name).name,
-        post=Ledger(build(LedgerSettings, values)).post,
+        post=ledger.post,
         publish=pages.publish,
-        wanted=pages.wants,
+        wanted=lambda: pages.wants() | ledger.wants,
         clock=clock,
         interval=build(NodeSettings, values).interval,
     )

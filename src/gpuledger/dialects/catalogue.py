@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.dialects.process import process_dialect
 from gpuledger.dialects.rows import Rows
@@ -16,7 +17,12 @@ from gpuledger.model.page import Dialect
 def dialects(settings: DialectSettings, version: str) -> dict[str, Dialect]:
     """All dialects under the user's settings, in the order of the default page."""
     rows = Rows(settings)
-    every: tuple[Dialect, ...] = (process_dialect(rows), session_dialect(rows), NativeDialect(version))
+    every: tuple[Dialect, ...] = (
+        process_dialect(rows),
+        session_dialect(rows),
+        EnergyDialect(settings),
+        NativeDialect(version),
+    )
     return {dialect.name: dialect for dialect in every}
 
 

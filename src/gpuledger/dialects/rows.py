@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gpuledger.dialects.labels import gpu_label
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.model.devices import Device, Gpu
+from gpuledger.model.devices import Device
 from gpuledger.model.family import Family, FamilySpec, LabelValues
 from gpuledger.model.page import Page
 from gpuledger.model.process import GpuProcess
@@ -57,12 +58,8 @@ class Rows:
         self._last: tuple[Page, Told] | None = None
 
     def gpu(self, device: Device) -> str:
-        """The `gpu` label: the index, and for MIG `GPU_GI_CI` or the order of MIG devices."""
-        if isinstance(device, Gpu):
-            return str(device.index)
-        if self.settings.mig_label == "device":
-            return f"{device.gpu.index}_{device.index}_0"
-        return f"{device.gpu.index}_{device.gi}_{device.ci}"
+        """The `gpu` label of a Device."""
+        return gpu_label(device, self.settings)
 
     def counted(self, processes: Iterable[GpuProcess]) -> Iterator[GpuProcess]:
         """The processes that these dialects count: all but the merely graphic ones, unless asked."""

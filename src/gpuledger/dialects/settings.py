@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from re import fullmatch
 
 from gpuledger.model.settings import boolean, choice, setting, text, words
 
-DEFAULT = ("process", "session", "native")
+DEFAULT = ("process", "session", "energy", "native")
+
+
+def _prefix(value: object) -> str:
+    prefix = text(value)
+    if not fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
+        raise ValueError("the beginning of a metric name is wanted: letters, digits and underscores")
+    return prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,13 @@ class DialectSettings:
         boolean,
         True,
         "put gpu_memory on gpu_process_info; a changing label makes a new series at every change",
+    )
+    metric_prefix: str = setting(
+        "metric_prefix",
+        _prefix,
+        "my_gpu_process",
+        "what the names of the energy dialect begin with",
+        metavar="PREFIX",
     )
     graphics: bool = setting(
         "process.graphics",

@@ -13,6 +13,7 @@ from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.membership import Membership
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.states import DeviceStates
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import EnergyState, LedgerState
@@ -30,7 +31,9 @@ class Ledger:
         self.energy = EnergyBook(floors, Policy(settings.policy))
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._membership = Membership(settings.max_per_device)
+        self._states = DeviceStates()
         self._totals: Counter[str] = Counter()
+        self._closed: Counter[str] = Counter()
         self._state = LedgerState()
 
     @property
@@ -44,6 +47,10 @@ class Ledger:
         posted = self.energy.post(snapshot)
         self.sessions.post(snapshot, posted)
         energy = self._tell_energy(snapshot, posted, untold)
+        self._states.post(snapshot)
+        states, seconds = self._states.told()
+        for session in self.sessions.ended:
+            self._closed[session.device.gpu.uuid] += 1
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
         self._state = LedgerState(
@@ -54,6 +61,9 @@ class Ledger:
             xid_times=times,
             invalid=self._state.invalid + snapshot.invalid,
             energy=energy,
+            sessions_closed=dict(self._closed),
+            device_states=states,
+            state_seconds=seconds,
         )
         return self._state
 

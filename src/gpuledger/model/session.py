@@ -101,6 +101,8 @@ class LedgerState:
     draw); a Device whose process list failed is in neither. `untold` are the processes beyond the
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
     since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
+    `sessions_closed` counts by Gpu uuid; `device_states` and `state_seconds` are by uuid and `GI_CI` (empty
+    without MIG).
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -110,3 +112,6 @@ class LedgerState:
     xid_times: Mapping[tuple[str, int], float] = field(default_factory=dict)
     invalid: int = 0
     energy: EnergyState = field(default_factory=EnergyState)
+    sessions_closed: Mapping[str, int] = field(default_factory=dict)
+    device_states: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    state_seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuledger.dialects.native import devices, node, processes
+from gpuledger.dialects.native import devices, energy, node, processes, sessions
 from gpuledger.model.family import Family
 from gpuledger.model.page import Page
 
@@ -14,7 +14,7 @@ class NativeDialect:
 
     name = "native"
     wants = devices.WANTS
-    specs = (*devices.SPECS, *processes.SPECS, *node.SPECS)
+    specs = (*devices.SPECS, *processes.SPECS, *sessions.SPECS, *energy.SPECS, *node.SPECS)
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -23,4 +23,6 @@ class NativeDialect:
         """The families of one Page."""
         yield from devices.tell(page)
         yield from processes.tell(page)
+        yield from sessions.tell(page)
+        yield from energy.tell(page)
         yield from node.tell(page, self._version)

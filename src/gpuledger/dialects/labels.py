@@ -1,0 +1,15 @@
+"""Label values that several dialects spell alike."""
+
+from __future__ import annotations
+
+from gpuledger.dialects.settings import DialectSettings
+from gpuledger.model.devices import Device, Gpu
+
+
+def gpu_label(device: Device, settings: DialectSettings) -> str:
+    """The index, and for MIG `GPU_GI_CI` or the order of MIG devices."""
+    if isinstance(device, Gpu):
+        return str(device.index)
+    if settings.mig_label == "device":
+        return f"{device.gpu.index}_{device.index}_0"
+    return f"{device.gpu.index}_{device.gi}_{device.ci}"

@@ -1,0 +1,62 @@
+"""What each Device did in an interval: active, held, idle or unknown. A fact of each tick, not debounced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuledger.model.devices import Instance
+from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
+from gpuledger.model.snapshot import Reading, Snapshot
+
+ACTIVE, HELD, IDLE, UNKNOWN = "active", "held", "idle", "unknown"
+# Uuid of the Gpu and `GI_CI`, as in the labels of the native dialect.
+Place = tuple[str, str]
+
+# A pause longer than this (suspend, a hanging driver) is nobody's time.
+_LONGEST = 60.0
+
+
+class DeviceStates:
+    """The state of every Device now, and the seconds spent in each since the program started."""
+
+    def __init__(self) -> None:
+        self.now: dict[Place, str] = {}
+        self.seconds: dict[tuple[str, str, str], float] = {}
+        self._elapsed: float | None = None
+
+    def post(self, snapshot: Snapshot) -> None:
+        """Take in one tick."""
+        since = 0.0 if self._elapsed is None else snapshot.elapsed - self._elapsed
+        self._elapsed = snapshot.elapsed
+        held = {allocation.device.uuid for allocation in snapshot.allocations}
+        self.now = {
+            _place(reading): _state(reading, allocated=reading.device.uuid in held)
+            for reading in snapshot.holders
+        }
+        if 0 < since <= _LONGEST:
+            for (uuid, instance), state in self.now.items():
+                key = (uuid, instance, state)
+                self.seconds[key] = self.seconds.get(key, 0.0) + since
+
+    def told(self) -> tuple[Mapping[Place, str], Mapping[tuple[str, str, str], float]]:
+        """Both as values of this tick."""
+        return dict(self.now), dict(self.seconds)
+
+
+def _place(reading: Reading) -> Place:
+    device = reading.device
+    return (device.gpu.uuid, device.name if isinstance(device, Instance) else "")
+
+
+def _state(reading: Reading, *, allocated: bool) -> str:
+    processes = reading.processes
+    if not reading.up or processes is None:
+        return UNKNOWN
+    share = reading.get(ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION)
+    shares = [process.usage.sm for process in processes]
+    if share or any(shares):
+        return ACTIVE
+    if not processes and not allocated:
+        return IDLE
+    told = share is not None or (bool(shares) and None not in shares)
+    return HELD if told else UNKNOWN

@@ -1,0 +1,192 @@
+"""How booked energy is told: held back, with late owners, after exit, beyond the cap; always in balance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from builders import gpu, process, reading
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model import quantities as q
+from gpuledger.model.process import GpuProcess, UtilizationSample
+from gpuledger.model.session import EnergyRow, LedgerState
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.workload import Workload
+
+CARD = gpu(0)
+UNIX = 1_700_000_000.0
+WATT = 100
+NAMED = Workload("pod", namespace="ml", pod="train-0", container="main", pod_uid="u")
+NAMELESS = Workload("pod", pod_uid="u", missing="pod_name")
+
+
+class Books:
+    """A Ledger fed once a second with a counter that rises by 100 J."""
+
+    def __init__(self, **settings: object) -> None:
+        self.ledger = Ledger(LedgerSettings(**settings))  # type: ignore[arg-type]  # free-form by design
+        self.second = 0
+
+    def tick(self, *processes: GpuProcess, seconds: int = 1) -> LedgerState:
+        for _ in range(seconds):
+            values = {q.ENERGY: self.second * WATT * 1000, q.UTILIZATION: 0.5}
+            at = round((self.second - 0.5) * 1e6)
+            samples = tuple(UtilizationSample(one.pid, at, 0.5, 0.0, 0.0, 0.0) for one in processes)
+            told = reading(CARD, *processes, values=values, samples=samples)
+            state = self.ledger.post(
+                Snapshot(UNIX + self.second, float(self.second), SourceInfo("test"), (told,))
+            )
+            self.second += 1
+            assert_balance(state)
+        return state
+
+
+def assert_balance(state: LedgerState) -> None:
+    energy = state.energy
+    assert set(energy.imbalance.values()) <= {0}
+    for uuid, total in energy.totals.items():
+        told = sum(row.millijoules for row in energy.owners if row.labels[0] == uuid)
+        assert told + energy.pending[uuid] + energy.closed[uuid] == total
+
+
+def owners(state: LedgerState) -> dict[tuple[str, str], int]:
+    """Joules by account and pod."""
+    told: Counter[tuple[str, str]] = Counter()
+    for row in state.energy.owners:
+        told[row.labels[1], row.labels[5]] += row.millijoules
+    return {key: joules // 1000 for key, joules in told.items()}
+
+
+def rows(state: LedgerState) -> dict[str, int]:
+    """Joules by pid."""
+    return {name(row): row.millijoules // 1000 for row in state.energy.rows}
+
+
+def name(row: EnergyRow) -> str:
+    return "other" if row.other else str(row.process.pid)
+
+
+def test_a_new_series_is_told_as_zero_and_then_with_all_it_has() -> None:
+    books = Books()
+    p = process(CARD, 1, workload=NAMED)
+    state = books.tick(p, seconds=20)
+    assert owners(state)["process", "train-0"] == 0
+    assert rows(state) == {"1": 0}
+    state = books.tick(p, seconds=20)
+    # The first reading and the first move are not anybody's.
+    assert owners(state)["process", "train-0"] == 3800
+    assert rows(state) == {"1": 3800}
+
+
+def test_an_owner_named_late_gets_all_from_the_beginning_and_nobody_else_is_told() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMELESS), seconds=20)
+    state = books.tick(process(CARD, 1, workload=NAMED), seconds=35)
+    assert owners(state) == {("process", "train-0"): 5300}
+    (row,) = state.energy.rows
+    assert row.process.workload.pod == "train-0"
+
+
+def test_who_is_not_known_after_thirty_seconds_is_unknown_and_later_joules_go_to_the_resolved_owner() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMELESS), seconds=50)
+    state = books.tick(process(CARD, 1, workload=NAMED), seconds=100)
+    told = owners(state)
+    assert told["process", ""] + told["process", "train-0"] == 148 * WATT
+    assert told["process", ""] == 4800
+    assert {row.labels[3] for row in state.energy.owners} == {"unknown", "pod"}
+
+
+def test_labels_are_frozen_once_resolved() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMED), seconds=40)
+    renamed = Workload("pod", namespace="ml", pod="other", container="main")
+    state = books.tick(process(CARD, 1, workload=renamed), seconds=10)
+    assert owners(state).keys() == {("process", "train-0")}
+
+
+def test_a_process_of_forty_seconds_named_late_is_told_in_full_after_its_exit() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMELESS), seconds=20)
+    books.tick(process(CARD, 1, workload=NAMED), seconds=20)
+    state = books.tick(seconds=60)
+    (row,) = state.energy.rows
+    assert (row.active, row.millijoules // 1000) == (False, 3800)
+    assert owners(state)["process", "train-0"] == 3800
+
+
+def test_after_the_retention_rows_end_and_what_they_had_is_closed() -> None:
+    books = Books(retention=100.0)
+    books.tick(process(CARD, 1, workload=NAMED), seconds=40)
+    kept = books.tick(seconds=90)
+    assert rows(kept)["1"] == rows(books.tick())["1"] > 0
+    state = books.tick(seconds=30)
+    assert rows(state) == {}
+    assert ("process", "train-0") not in owners(state)
+    assert state.energy.closed["GPU-0"] == kept.energy.rows[0].millijoules
+
+
+def test_energy_is_frozen_after_exit_while_the_gpu_goes_on() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMED), seconds=40)
+    first = rows(books.tick(seconds=5))["1"]
+    assert rows(books.tick(seconds=50))["1"] == first
+
+
+def test_a_new_process_with_equal_labels_takes_the_row_over_from_zero() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, ticks=1, workload=NAMED), seconds=60)
+    state = books.tick(process(CARD, 1, ticks=2, workload=NAMED), seconds=5)
+    (row,) = state.energy.rows
+    assert (row.active, row.millijoules) == (True, 0)
+    # The owner is the same: its own series goes on.
+    assert owners(state)["process", "train-0"] > 5000
+
+
+def test_a_pod_that_restarts_its_process_keeps_one_series_that_only_rises() -> None:
+    books = Books(retention=20.0)
+    told: list[int] = []
+    for generation in range(6):
+        p = process(CARD, 100 + generation, ticks=generation, workload=NAMED)
+        told += [owners(books.tick(p)).get(("process", "train-0"), 0) for _ in range(30)]
+    assert told == sorted(told)
+
+
+def test_beyond_the_cap_joules_are_told_in_one_row() -> None:
+    books = Books(max_per_device=1)
+    crowd = [process(CARD, pid, memory=pid, sm=0.5, workload=NAMED) for pid in (1, 2, 3)]
+    state = books.tick(*crowd, seconds=60)
+    told = rows(state)
+    assert told.keys() == {"3", "other"}
+    assert sum(row.millijoules for row in state.energy.rows) == 58 * WATT * 1000
+
+
+def test_idle_time_is_the_gpus_own_account_and_has_no_owner() -> None:
+    state = Books().tick(seconds=40)
+    (row,) = (row for row in state.energy.owners if row.millijoules)
+    assert row.labels[1] == "unattributed"
+    assert row.labels[3:] == ("", "", "", "", "", "")
+
+
+def told_series(states: Sequence[LedgerState]) -> dict[tuple[str, ...], list[int]]:
+    series: dict[tuple[str, ...], list[int]] = {}
+    for state in states:
+        for row in state.energy.owners:
+            series.setdefault(row.labels, []).append(row.millijoules)
+    return series
+
+
+def test_no_told_series_ever_steps_back() -> None:
+    books, states = Books(retention=15.0), []
+    for second in range(300):
+        crowd = [
+            process(CARD, pid, workload=Workload("pod", namespace="n", pod=f"p{pid}"))
+            for pid in (1, 2, 3)
+            if (second // (10 * pid)) % 2
+        ]
+        states.append(books.tick(*crowd))
+    for values in told_series(states).values():
+        for before, after in pairwise(values):
+            assert after >= before or after == 0

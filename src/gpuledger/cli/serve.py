@@ -56,16 +56,20 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(values: Mapping[str, object]) -> int:
     made = assemble_node(values)
     server = HttpServer(made.listeners)
-    # Port first: who cannot listen must not have touched the driver.
-    await server.start()
     try:
-        made.node.start()
-        _greet(made, server)
-        await _until_told()
-        log.info("stopping")
+        # Port first: who cannot listen must not have touched the driver.
+        await server.start()
+        try:
+            made.node.start()
+            _greet(made, server)
+            await _until_told()
+            log.info("stopping")
+        finally:
+            await server.stop()
+            made.node.stop()
     finally:
-        await server.stop()
-        made.node.stop()
+        if made.store is not None:
+            made.store.close()
     return 0
 
 
@@ -73,6 +77,10 @@ def _greet(made: Assembly, server: HttpServer) -> None:
     log.info("gpuledger %s, source %s", __version__, made.source.info.name)
     if made.source.info.simulated:
         log.warning("simulated data (%s): nothing here was measured", made.source.info.detail)
+    if made.store is not None:
+        log.info("books in %s", made.store.file)
+    else:
+        log.info("books in memory alone: they end with this program")
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)
 

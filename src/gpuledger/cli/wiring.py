@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import environ
 from typing import Any
 
 from gpuledger import __version__
@@ -14,7 +15,9 @@ from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
+from gpuledger.ledger.store.open import open_store
+from gpuledger.ledger.store.store import Store
 from gpuledger.model.page import Page
 from gpuledger.model.settings import build
 from gpuledger.model.source import Source
@@ -38,6 +41,7 @@ class Assembly:
 
     source: Source
     node: Node
+    store: Store | None
     pages: PageStore
     listeners: tuple[tuple[Address, Routes], ...]
 
@@ -45,7 +49,8 @@ class Assembly:
 def assemble_node(values: Mapping[str, Any]) -> Assembly:
     """Everything of a node out of parsed values by key (`config.assemble`).
 
-    Raises UsageError for a source, scenario or dialect that is not there.
+    Raises UsageError for a source, scenario or dialect that is not there, GpuledgerError for books that another
+    program has open or a newer version made. The books are the last thing to be opened.
     """
     clock = SystemClock()
     host_settings = build(HostSettings, values)
@@ -62,7 +67,8 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     ]
     first = Page(unix=clock.unix(), source=source.info)
     pages = PageStore(every, clock, first, {name for _, names in listed for name in names})
-    ledger = Ledger(build(LedgerSettings, values))
+    store = open_store(build(StoreSettings, values), source.info, host.boot_id, clock, environ)
+    ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
         source,
         name=Workloads(users.name).name,
@@ -78,4 +84,4 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     listeners = tuple(
         (address, Routes({**common, **pages.routes(http.metrics_path, names)})) for address, names in listed
     )
-    return Assembly(source, node, pages, listeners)
+    return Assembly(source, node, store, pages, listeners)

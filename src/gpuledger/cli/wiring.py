@@ -49,8 +49,8 @@ class Assembly:
 def assemble_node(values: Mapping[str, Any]) -> Assembly:
     """Everything of a node out of parsed values by key (`config.assemble`).
 
-    Raises UsageError for a source, scenario or dialect that is not there, GpuledgerError for books that another
-    program has open or a newer version made. The books are the last thing to be opened.
+    Raises UsageError for a source, scenario or dialect that is not there, GpuledgerError for books that
+    another program has open or a newer version made. The books are the last thing to be opened.
     """
     clock = SystemClock()
     host_settings = build(HostSettings, values)

@@ -60,8 +60,8 @@ class Journal:
 
     Objects are written as they are at the commit. `floors` is by Gpu uuid, resident or not, day and step.
     `forgotten` is millijoules, by Gpu uuid and life of its counter, whose Spans are no more. `shift` is what
-    to add to times that an earlier run stored on its source's clock. `lost` counts Sessions let go because the
-    store was away for too long.
+    to add to times that an earlier run stored on its source's clock. `lost` counts Sessions let go because
+    the store was away for too long.
     """
 
     elapsed: float = 0.0

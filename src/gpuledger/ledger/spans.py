@@ -4,8 +4,8 @@ Pure. Energy is whole millijoules, wall times are unix seconds, resident times a
 
 Spans are cut at each full hour of unix time. An interval that straddles the hour is cut in two by time: of
 every account the first part gets its exact share rounded to the nearest millijoule, the second the rest,
-which is the largest remainder of two parts; so every account sums to what was posted. Nobody knows when within
-an interval of more than an hour its energy was used (only unobserved ones are that long): it is not cut.
+which is the largest remainder of two parts; so every account sums to what was posted. Nobody knows when
+within an interval of over an hour its energy was used (only unobserved ones are that long): it is not cut.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def open_store(
 ) -> Store | None:
     """The books of this source; None where they are kept in memory alone, as asked or as is right.
 
-    Made-up numbers are kept only where a directory is asked for, in a file of their own. Raises GpuledgerError
-    when another program has the books, or a newer version made them.
+    Made-up numbers are kept only where a directory is asked for, in a file of their own. Raises
+    GpuledgerError when another program has the books, or a newer version made them.
     """
     given = settings.state_dir
     if given == MEMORY_ONLY or (source.simulated and not given):

@@ -114,6 +114,10 @@ def prepare(connection: Connection) -> None:
     occupied = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if identity != APPLICATION_ID and (version or occupied):
         raise Foreign
+    if not version:
+        # Only an empty file takes it.
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
         # executescript commits first: the whole migration must be within its own transaction.
         connection.executescript(

@@ -150,8 +150,6 @@ class Store:
         )
         try:
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-            connection.execute("PRAGMA journal_mode=WAL").fetchall()
             connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
             connection.close()

@@ -74,8 +74,12 @@ def _samples_by_process(
             by_pid[pid].append(ghost.key)
     found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
+        keys = by_pid[sample.pid]
+        if len(keys) == 1:
+            found[keys[0]].append(sample)
+            continue
         at = unix - last.at + _seconds(sample, evidence)
-        found[_lived_at(by_pid[sample.pid], at)].append(sample)
+        found[_lived_at(keys, at)].append(sample)
     return found
 
 
@@ -133,8 +137,10 @@ def _residence(
 ) -> Residence:
     key = process.key
     record = evidence.records.get(process.pid)
-    times = sorted(_seconds(sample, evidence) for sample in samples)
     at_begin, at_end = key in evidence.first.processes, key in last.processes
+    # Only who came or went is looked for in the samples.
+    both = at_begin and at_end
+    times = [] if both else sorted(_seconds(sample, evidence) for sample in samples)
     begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
     ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
     begins = min(max(begins, evidence.began), last.at)
@@ -144,7 +150,7 @@ def _residence(
         _microseconds(begins - evidence.began),
         _microseconds(ends - evidence.began),
         sum(map(_work, samples)) + extra,
-        certain=at_begin and at_end,
+        certain=both,
         draws=process.pid in drawing,
     )
 

@@ -24,9 +24,7 @@ from statistics import median
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
-import psutil  # noqa: E402  (after the path is set)
-
-from builders import gpu, process, reading  # noqa: E402
+from builders import gpu, process, reading  # noqa: E402  (after the path is set)
 from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.ledger import Ledger  # noqa: E402
 from gpuledger.ledger.settings import LedgerSettings  # noqa: E402
@@ -83,23 +81,33 @@ def snapshot(tick: int) -> Snapshot:
     return Snapshot(START + tick, float(tick), SourceInfo("benchmark"), tuple(readings), boot_id="boot")
 
 
-def measure(name: str, ticks: int, folder: Path | None) -> Figures:
-    """One row; without a folder the books are in memory alone."""
-    store = None if folder is None else Store(folder, "books", "boot", SystemClock(), Limits(1e10, 2**40))
-    ledger = Ledger(LedgerSettings(), store)
-    times = []
-    for tick in range(ticks):
-        seen = snapshot(tick)
+class Subject:
+    """A Ledger under measurement; without a folder its books are in memory alone."""
+
+    def __init__(self, name: str, folder: Path | None) -> None:
+        self.name = name
+        self.folder = folder
+        self.store: Store | None = None
+        if folder is not None:
+            self.store = Store(folder, "books", "boot", SystemClock(), Limits(1e10, 2**40))
+        self.ledger = Ledger(LedgerSettings(), self.store)
+        self.times: list[float] = []
+
+    def tick(self, seen: Snapshot) -> None:
+        """One posting."""
         began = time.thread_time()
-        ledger.post(seen)
-        times.append((time.thread_time() - began) * 1000)
-    if store is not None:
-        assert ledger.state.parts[0].success, ledger.state.parts
-        store.close()
-    # The first ticks learn and fill caches.
-    settled = sorted(times[ticks // 5 :])
-    size = 0.0 if folder is None else (folder / "books.db").stat().st_size / MIB
-    return Figures(name, median(settled), settled[len(settled) * 99 // 100], size)
+        self.ledger.post(seen)
+        self.times.append((time.thread_time() - began) * 1000)
+
+    def figures(self) -> Figures:
+        """Of all postings but the first, which learn and fill caches."""
+        size = 0.0
+        if self.store is not None and self.folder is not None:
+            assert self.ledger.state.parts[0].success, self.ledger.state.parts
+            self.store.close()
+            size = (self.folder / "books.db").stat().st_size / MIB
+        settled = sorted(self.times[len(self.times) // 5 :])
+        return Figures(self.name, median(settled), settled[len(settled) * 99 // 100], size)
 
 
 def add_a_year(folder: Path) -> None:
@@ -151,20 +159,22 @@ def main() -> None:
     asked.add_argument("--ticks", type=int, default=1000)
     asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
-    resident = psutil.Process().memory_info().rss
-    rows = [measure("in memory", given.ticks, None)]
-    before = psutil.Process().memory_info().rss
-    with tempfile.TemporaryDirectory() as name:
-        rows.append(measure("on disk, new", given.ticks, Path(name)))
-    # Only roughly: what the allocator keeps for itself is in both.
-    grown = (psutil.Process().memory_info().rss - before) / MIB
-    with tempfile.TemporaryDirectory() as name:
-        add_a_year(Path(name))
-        rows.append(measure("on disk, a year of history", given.ticks, Path(name)))
+    with tempfile.TemporaryDirectory() as new, tempfile.TemporaryDirectory() as old:
+        add_a_year(Path(old))
+        subjects = [
+            Subject("in memory", None),
+            Subject("on disk, new", Path(new)),
+            Subject("on disk, a year of history", Path(old)),
+        ]
+        # In turn, so that the machine's moods are everybody's.
+        for tick in range(given.ticks):
+            seen = snapshot(tick)
+            for subject in subjects:
+                subject.tick(seen)
+        rows = [subject.figures() for subject in subjects]
     machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
     lines = [f"Measured on {machine}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
     print("\n".join(lines))
-    print(f"resident: {resident / MIB:.1f} MiB at first, the store added {grown:.1f} MiB")
     if given.write:
         text = given.write.read_text(encoding="utf-8")
         inside = f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}"

@@ -42,10 +42,6 @@ def _rules() -> tuple[Rule, ...]:
         (r"step_(.+)", lambda found, masks: f"step_{masks.step(short(found[1]))}"),
         (r"slurm_(.+)", lambda found, masks: f"slurm_{masks.name('node', found[1])}"),
         (
-            r"(.+)_slurmstepd\.scope",
-            lambda found, masks: f"{masks.name('node', found[1])}_slurmstepd.scope",
-        ),
-        (
             r"(lxc\.(?:payload|monitor)\.|machine-qemu\\x2d\d+\\x2d|machine-|systemd-nspawn@)(.+?)(\.scope|\.service)?",
             lambda found, masks: f"{found[1]}{_container(found[2], masks)}{found[3] or ''}",
         ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from json import dumps
 from types import UnionType
 from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_hints
@@ -124,7 +123,7 @@ class _Shared:
         self._kinds = kinds
 
     def encode(self, value: Any, table: WriteTable) -> Json:
-        kind: type[object] = type(value)
+        kind = type(value)
         return table.number([kind.__name__, record_of(kind).encode(value, table)])
 
     def decode(self, raw: Json, table: ReadTable) -> Any:
@@ -235,10 +234,14 @@ _SCALARS: Final[dict[object, Callable[[], Form]]] = {
 }
 
 
-@cache
-def record_of(kind: type[object]) -> _Record:
+_RECORDS: Final[dict[type, _Record]] = {}
+
+
+def record_of(kind: type) -> _Record:
     """The form of a dataclass, written in place."""
-    return _Record(kind)
+    if kind not in _RECORDS:
+        _RECORDS[kind] = _Record(kind)
+    return _RECORDS[kind]
 
 
 def form_of(hint: Any) -> Form:

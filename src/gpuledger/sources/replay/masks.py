@@ -30,9 +30,10 @@ _DIRECTORIES: Final = frozenset(
     {"", "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/lib/xorg", "/usr/libexec"}
 )
 _UNITS: Final = re.compile(
-    r"(?:containerd|crio|docker|podman|kubelet|slurmd|sshd?|gdm|sddm|lightdm|display-manager|cron|dbus"
+    r"(?:containerd|crio|docker|podman|kubelet|slurmd|slurmstepd|sshd?|gdm|sddm|lightdm|display-manager|cron|dbus"
     r"|nvidia-(?:persistenced|dcgm|mps)|init|session-c?\d+)\.(?:service|scope)"
 )
+_STEP_DAEMON: Final = "_slurmstepd.scope"
 _UNIT_SUFFIX: Final = re.compile(r"\.(?:service|scope|slice|socket|mount)$")
 
 
@@ -105,6 +106,8 @@ class Masks:
         """A unit of the same type; those of well-known daemons stay."""
         if _UNITS.fullmatch(original):
             return original
+        if original.endswith(_STEP_DAEMON):
+            return self.name("node", original.removesuffix(_STEP_DAEMON)) + _STEP_DAEMON
         suffix = _UNIT_SUFFIX.search(original)
         return self.name("unit", original) + (suffix[0] if suffix else "")
 

@@ -271,9 +271,10 @@ def test_the_kernels_lines_stay_lines() -> None:
     text = f"12:cpu,cpuacct:/docker/{CONTAINER_ID}\n"
     text += "1:name=systemd:/user.slice/user-1207.slice/our-lab (deleted)\n"
     masks = Masks(KEY)
+    identity, group = masks.hexadecimal("container-id", CONTAINER_ID), masks.name("cgroup", "our-lab")
     assert mask_cgroup(text, masks) == (
-        f"12:cpu,cpuacct:/docker/{masks.hexadecimal('container-id', CONTAINER_ID)}\n"
-        f"1:name=systemd:/user.slice/user-{masks.uid(1207)}.slice/{masks.name('cgroup', 'our-lab')} (deleted)\n"
+        f"12:cpu,cpuacct:/docker/{identity}\n"
+        f"1:name=systemd:/user.slice/user-{masks.uid(1207)}.slice/{group} (deleted)\n"
     )
 
 

@@ -117,7 +117,7 @@ def test_a_kill_loses_at_most_the_line_being_written(
     ]
     with subprocess.Popen(command) as program:
         try:
-            wait_until(lambda: path.exists() and path.stat().st_size > 6000, "a few readings")
+            wait_until(lambda: path.exists() and path.stat().st_size > 9000, "a few readings")
         finally:
             program.kill()
     assert len(read(path)) >= 3

@@ -13,6 +13,7 @@ from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 COMMANDS = {
     "serve": "serve metrics and the node's page over HTTP (what no command means)",
     "metrics": "list every family of metrics: name, type, labels, meaning, source",
+    "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }
 

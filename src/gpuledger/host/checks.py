@@ -36,6 +36,7 @@ def host_checks(
     settings: HostSettings,
     environment: Mapping[str, str],
     *,
+    local: bool = True,
     root: Path = Path("/"),
     clock: Clock | None = None,
     synchronized: Callable[[], int | None] | None = None,
@@ -43,22 +44,26 @@ def host_checks(
 ) -> tuple[Check, ...]:
     """Checks of the machine through the procfs of the settings.
 
-    `root` is where /.dockerenv and the like are looked for; `synchronized` answers as adjtimex(2) does, None
-    where it cannot be asked; `encoding` is that of the standard output.
+    `local` is false for a source whose pids are not this machine's: then nothing of pids is checked. `root` is
+    where /.dockerenv and the like are looked for; `synchronized` answers as adjtimex(2) does, None where it
+    cannot be asked; `encoding` is that of the standard output.
     """
     seen = Isolation(Path(settings.procfs), root, environment)
-    return (
+    machine = (
         Check(CONTAINER, "container", lambda: _container(seen)),
         Check(USER, "user", lambda: _user(seen)),
+        Check(CLOCK, "clock", lambda: _clock(clock or SystemClock())),
+        Check(SYNCHRONIZED, "clock synchronization", lambda: _synchronized(synchronized or adjtimex)),
+        Check(LOCALE, "locale", lambda: _locale(encoding)),
+    )
+    pids = (
         Check(PROC, "/proc", lambda: _proc(seen, settings)),
         Check(PIDS, "host pids", lambda: _pids(settings, seen), needs=(PROC,)),
         Check(CGROUP, "cgroup version", lambda: _cgroup(seen), needs=(PROC,)),
         Check(CGROUP_NAMESPACE, "cgroup namespace", lambda: _cgroup_namespace(seen), needs=(PROC, PIDS)),
         Check(USERS, "names of users", lambda: _users(settings)),
-        Check(CLOCK, "clock", lambda: _clock(clock or SystemClock())),
-        Check(SYNCHRONIZED, "clock synchronization", lambda: _synchronized(synchronized or adjtimex)),
-        Check(LOCALE, "locale", lambda: _locale(encoding)),
     )
+    return (*pids, *machine) if local else machine
 
 
 def _container(seen: Isolation) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,11 +71,11 @@ class Isolation:
         return True
 
     def follows(self, name: str) -> bool:
-        """Whether a link of the procfs can be read."""
+        """Whether a link of the procfs may be read (pid 1 of a virtual machine may have no executable left)."""
         try:
             (self._procfs / name).readlink()
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EPERM)
         return True
 
     def hidepid(self) -> str:

@@ -60,7 +60,7 @@ def _taken(what: str, error: str, held_by: tuple[int, str] | None) -> Finding:
             "--listen-address",
         )
     pid, name = held_by
-    if "gpuledger" in name:
+    if any(word.rsplit("/", 1)[-1] == "gpuledger" for word in name.split()):
         return works(PORT, what, f"gpuledger listens here already (pid {pid})")
     return fails(
         PORT,

@@ -71,6 +71,9 @@ def judge(
     """Findings from what was seen, in the order in which one thing needs the other."""
     trap = _trap(environment, answer)
     yield trap or works(ENVIRONMENT, _WHAT[ENVIRONMENT], "no variable keeps the driver from this program")
+    if not answer.gpus:
+        # No hardware, no driver: what is on the bus explains the rest.
+        yield from pci_findings(answer, kernel)
     cause = _WHAT[ENVIRONMENT] if trap else ""
     for finding in (
         _library(answer, kernel, cause),
@@ -83,7 +86,8 @@ def judge(
     yield answers
     cause = cause or (answers.what if answers.verdict is Verdict.FAILS else "")
     yield from gpu_findings(answer, chosen, "" if answer.driver_version else cause)
-    yield from pci_findings(answer, kernel)
+    if answer.gpus:
+        yield from pci_findings(answer, kernel)
 
 
 def _trap(environment: Mapping[str, str], answer: Answer) -> Finding | None:

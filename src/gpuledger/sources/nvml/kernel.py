@@ -12,7 +12,7 @@ from gpuledger.model.text import clean_name, from_bytes
 
 _VENDOR = "0x10de"
 _DISPLAY_CLASS = "0x03"
-# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu ...", or "... Open Kernel Module for x86_64 ..."
+# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 ...".
 _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s")
 _NODE = re.compile(r"nvidia(\d+)")
 

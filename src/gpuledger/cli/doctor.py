@@ -28,9 +28,9 @@ from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 
 _ABOUT = """\
-Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works, and
-if not why, and the exact remedy. Nothing is changed. Run it where gpuledger runs: in the same container, as the
-same user.
+Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works,
+and if not why, and the exact remedy. Nothing is changed. Run it where gpuledger runs: in the same container,
+as the same user.
 """
 _EXAMPLES = """\
 verdicts:

@@ -44,9 +44,9 @@ def host_checks(
 ) -> tuple[Check, ...]:
     """Checks of the machine through the procfs of the settings.
 
-    `local` is false for a source whose pids are not this machine's: then nothing of pids is checked. `root` is
-    where /.dockerenv and the like are looked for; `synchronized` answers as adjtimex(2) does, None where it
-    cannot be asked; `encoding` is that of the standard output.
+    `local` is false for a source whose pids are not this machine's: then nothing of pids is checked. `root`
+    is where /.dockerenv and the like are looked for; `synchronized` answers as adjtimex(2) does, None where
+    it cannot be asked; `encoding` is that of the standard output.
     """
     seen = Isolation(Path(settings.procfs), root, environment)
     machine = (
@@ -123,7 +123,8 @@ def _proc(seen: Isolation, settings: HostSettings) -> Iterator[Finding]:
             f"other users' processes are hidden ({why})",
             "run as root, or `mount -o remount,hidepid=0 /proc`; in a systemd unit: `ProtectProc=default`",
         )
-    elif not seen.follows("1/exe"):
+    # A sandbox may close pid 1 alone to everybody: who has the capability can read the rest.
+    elif not seen.follows("1/exe") and "CAP_SYS_PTRACE" not in (seen.capabilities() or ()):
         yield warning(
             PROC,
             what,

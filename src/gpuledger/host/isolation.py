@@ -71,7 +71,7 @@ class Isolation:
         return True
 
     def follows(self, name: str) -> bool:
-        """Whether a link of the procfs may be read (pid 1 of a virtual machine may have no executable left)."""
+        """Whether a link of the procfs may be read; what it leads to need not be there."""
         try:
             (self._procfs / name).readlink()
         except OSError as error:

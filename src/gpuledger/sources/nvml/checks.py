@@ -85,7 +85,7 @@ def judge(
     answers = _answers(answer, kernel, cause)
     yield answers
     cause = cause or (answers.what if answers.verdict is Verdict.FAILS else "")
-    yield from gpu_findings(answer, chosen, "" if answer.driver_version else cause)
+    yield from gpu_findings(answer, chosen, "" if answer.gpus else cause)
     if answer.gpus:
         yield from pci_findings(answer, kernel)
 
@@ -203,9 +203,9 @@ def _nodes(answer: Answer, kernel: Kernel, cause: str) -> Finding:
     missing = (
         "/dev/nvidiaN" if any(path.endswith("nvidiactl") for path, _ in kernel.nodes) else "/dev/nvidiactl"
     )
-    if answer.gpus:
-        return unknown(NODES, what, f"the driver answers, but there is no {missing} to be seen")
-    if kernel.version:
+    if cause:
+        return skipped(NODES, what, because(cause))
+    if kernel.version and not answer.gpus:
         return fails(
             NODES,
             what,
@@ -213,7 +213,7 @@ def _nodes(answer: Answer, kernel: Kernel, cause: str) -> Finding:
             f"{_IN_A_CONTAINER}, or `--device /dev/nvidiactl --device /dev/nvidia0`; on the machine itself: "
             "`nvidia-modprobe -c 0 -u`, or `nvidia-smi` once as root",
         )
-    return skipped(NODES, what, because(cause or _WHAT[KERNEL]))
+    return unknown(NODES, what, f"there is no {missing} to be seen")
 
 
 def _answers(answer: Answer, kernel: Kernel, cause: str) -> Finding:

@@ -52,10 +52,6 @@ def gpu_findings(answer: Answer, chosen: tuple[str, ...], cause: str) -> Iterato
         for check in (LISTED, PERSISTENCE, ACCOUNTING, MIG, PROCESSES, UTILIZATION):
             yield skipped(check, _WHAT[check], because(cause))
         return
-    if not answer.gpus and not answer.done:
-        # The driver hung or crashed on the way: that is told as a Finding of its own.
-        yield skipped(LISTED, _WHAT[LISTED], because("driver"))
-        return
     if not answer.gpus:
         yield fails(
             LISTED,
@@ -66,9 +62,10 @@ def gpu_findings(answer: Answer, chosen: tuple[str, ...], cause: str) -> Iterato
             "look into `dmesg | grep -i nvrm`",
         )
         return
-    gpus = [gpu for gpu in answer.gpus if not gpu.uuid or is_chosen(_gpu(gpu), chosen)]
+    everything = sorted(answer.gpus, key=lambda gpu: gpu.index)
+    gpus = [gpu for gpu in everything if not gpu.uuid or is_chosen(_gpu(gpu), chosen)]
     alive = [gpu for gpu in gpus if not gpu.error]
-    yield from _listed(answer.gpus, alive, gpus, chosen)
+    yield from _listed(everything, alive, gpus, chosen)
     if alive:
         yield from _persistence(alive)
         yield from _accounting(alive)
@@ -249,10 +246,11 @@ def _compare(answer: Answer, kernel: Kernel, pci: Sequence[PciGpu]) -> Iterator[
     told = {same_slot(gpu.address) for gpu in answer.gpus if gpu.address}
     nameless = any(not gpu.address for gpu in answer.gpus)
     absent = [gpu for gpu in pci if same_slot(gpu.address) not in told]
-    if not answer.driver_version or nameless:
+    if not answer.done or not answer.gpus or nameless:
         names = ", ".join(f"{gpu.address} ({gpu.driver or 'no driver'})" for gpu in pci)
-        why = "a GPU does not tell its address" if nameless else "the driver does not answer"
-        yield works(PCI, what, f"{len(pci)} found: {names}; not compared: {why}")
+        lost = ", ".join(gpu.address for gpu in absent)
+        more = f"; the driver tells nothing of {lost}" if told and lost else ""
+        yield works(PCI, what, f"{len(pci)} found: {names}{more}")
         return
     if len(absent) < len(pci):
         yield works(PCI, what, f"{len(pci) - len(absent)} of {len(pci)} are told by the driver")

@@ -161,16 +161,19 @@ class _Telling(Library):
         super().__init__(load)
         self._tell = tell
         self.asked = ""
+        self.about = ""
 
     def call(self, call: str, *arguments: object) -> int:
-        self.asked = call
-        self._tell({"asking": call})
+        self._say(call)
         return super().call(call, *arguments)
 
     def ask(self, call: str, *arguments: object) -> int:
-        self.asked = call
-        self._tell({"asking": call})
+        self._say(call)
         return super().ask(call, *arguments)
+
+    def _say(self, call: str) -> None:
+        self.asked = call
+        self._tell({"asking": call + self.about})
 
 
 def examine(tell: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = load_library) -> None:
@@ -195,7 +198,7 @@ def examine(tell: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = l
     tell({"done": True})
 
 
-def _gpus(library: Library) -> Iterator[GpuAnswer]:
+def _gpus(library: _Telling) -> Iterator[GpuAnswer]:
     devices = Devices(library, ())
     devices.find_all()
     findings = Findings()
@@ -203,10 +206,12 @@ def _gpus(library: Library) -> Iterator[GpuAnswer]:
     lists = ProcessLists(library)
     lists.prepare()
     samples = UtilizationSamples(library)
-    answers = [GpuAnswer(index, error=name_of(code)) for index, code in devices.missing.items()]
+    yield from (GpuAnswer(index, error=name_of(code)) for index, code in devices.missing.items())
     faults = {failure.device: failure.reason for failure in findings.failures}
-    answers += [_gpu(state, library, lists, samples, faults.get(state.gpu, "")) for state in devices.states]
-    yield from sorted(answers, key=lambda answer: answer.index)
+    for state in devices.states:
+        library.about = f" of GPU {state.index}"
+        yield _gpu(state, library, lists, samples, faults.get(state.gpu, ""))
+    library.about = ""
 
 
 def _gpu(

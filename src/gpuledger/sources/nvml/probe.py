@@ -103,10 +103,7 @@ def ask(limit: float = 5.0, command: Sequence[str] = COMMAND) -> Answer:
             if line is None:
                 answer.hung = asking or "its start"
                 break
-            try:
-                told = dict(json.loads(line))
-            except ValueError:
-                continue  # The library itself wrote to stdout.
+            told = _object(line)
             asking = told.pop("asking", asking)
             _take(answer, told)
     if answer.hung:
@@ -116,6 +113,15 @@ def ask(limit: float = 5.0, command: Sequence[str] = COMMAND) -> Answer:
         answer.crashed = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         answer.call = asking
     return answer
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """The object of one line; empty for what the library itself writes to stdout."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _lines(pipe: IO[bytes], limit: float) -> Iterator[bytes | None]:

@@ -110,11 +110,18 @@ def test_a_good_machine_has_only_works() -> None:
             id="32 bit",
         ),
         pytest.param(
-            Answer(crashed="signal 11"),
+            Answer(crashed="signal 11", call="loading"),
             KERNEL,
             "driver.library",
             ["signal 11", "reinstall"],
             id="crash on loading",
+        ),
+        pytest.param(
+            Answer(crashed="exit code 1"),
+            KERNEL,
+            "driver.library",
+            ["did not start", "reinstall gpuledger"],
+            id="own fault",
         ),
         pytest.param(
             refused("DRIVER_NOT_LOADED"),

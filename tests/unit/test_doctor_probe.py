@@ -81,17 +81,36 @@ def test_a_lost_gpu_is_told_beside_the_one_that_answers(state: NvmlState, where:
 
 
 @pytest.mark.parametrize(
-    ("call", "told_as"),
+    ("call", "told_as", "seconds"),
     [
-        ("nvmlInitWithFlags", "nvmlInitWithFlags"),
-        ("nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingMode of GPU 0"),
+        ("nvmlInitWithFlags", "nvmlInitWithFlags", 0.4),
+        ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex_v2", 0.4),
+        ("nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingMode of GPU 0", 0.1),
     ],
 )
-def test_a_call_that_hangs_is_named_and_left_behind(state: NvmlState, call: str, told_as: str) -> None:
+def test_a_call_that_hangs_is_named_and_left_behind(
+    state: NvmlState, call: str, told_as: str, seconds: float
+) -> None:
     state.hang = (call,)
     state.write()
+    told = ask(0.1)
+    assert (told.hung, told.limit, told.done, told.crashed) == (told_as, seconds, False, "")
+
+
+def test_the_gpus_before_the_one_that_hangs_are_told(state: NvmlState) -> None:
+    state.gpus[1].errors["*"] = 15
+    state.hang = ("nvmlDeviceGetAccountingMode",)
+    state.write()
     told = ask(0.2)
-    assert (told.hung, told.done, told.crashed) == (told_as, False, "")
+    assert [(gpu.index, gpu.error) for gpu in told.gpus] == [(1, "GPU_IS_LOST")]
+
+
+def test_the_working_directory_gives_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NvmlState
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(5)")
+    monkeypatch.chdir(tmp_path)
+    assert ask().done
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,13 @@ def _library(answer: Answer, kernel: Kernel, cause: str) -> Finding:
             "install the driver's library for this machine's architecture and C library; "
             "a statically linked or musl Python cannot load it",
         )
+    if answer.crashed and not answer.call:
+        return fails(
+            LIBRARY_CHECK,
+            what,
+            f"the program that asks the driver did not start ({answer.crashed})",
+            "reinstall gpuledger; `python -c 'import gpuledger.sources.nvml.probe'` shows why",
+        )
     how = f"no answer within {answer.limit:g} s" if answer.hung else answer.crashed
     return fails(
         LIBRARY_CHECK, what, f"loading {LIBRARY}: {how}", f"reinstall the NVIDIA driver; see {_KERNEL_LOG}"

@@ -1,8 +1,8 @@
 """The driver asked once about everything, in a process of its own: a call that hangs or crashes is survived.
 
 A driver in trouble can hold its caller in the kernel, where no signal reaches it and no thread can be ended.
-So the asking is done by `python -m gpuledger.sources.nvml.probe`, which writes a line of JSON before each
-call and after each GPU; who reads them knows which call did not come back.
+So the asking is done by another process (COMMAND), which writes a line of JSON before each call and after
+each GPU; who reads them knows which call did not come back.
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ from gpuledger.sources.nvml.library import LIBRARY, GpuGone, Library, load_libra
 from gpuledger.sources.nvml.processes import ProcessLists
 from gpuledger.sources.nvml.utilization import NOT_READABLE, UtilizationSamples
 
-COMMAND: Final = (sys.executable, "-m", "gpuledger.sources.nvml.probe")
+# Imports what this process imports, and nothing from the working directory.
+COMMAND: Final = (
+    *(sys.executable, "-P", "-c"),
+    "import sys; sys.path.extend(sys.argv[1:]); from gpuledger.sources.nvml.probe import main; main()",
+    *(str(Path(folder).absolute()) for folder in sys.path if folder),
+)
 # Before the first line there is only the start of an interpreter, on a machine that may be busy.
 _START_LIMIT: Final = 30.0
+# Without persistence mode these set cards up from nothing, which takes seconds and is no fault.
+_SLOW_CALLS: Final = ("nvmlInit", "nvmlDeviceGetHandleBy")
+_SLOW_FACTOR: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +100,25 @@ class Answer:
 
 
 def ask(limit: float = 5.0, command: Sequence[str] = COMMAND) -> Answer:
-    """Ask in another process; one call may take `limit` seconds. Never raises for what the driver does."""
-    answer = Answer(limit=limit)
+    """Ask in another process; one call may take `limit` seconds, one that sets cards up four times that.
+
+    Never raises for what the driver does.
+    """
+    answer = Answer()
     asking = ""
+
+    def patience() -> float:
+        if not asking:
+            return _START_LIMIT
+        return limit * (_SLOW_FACTOR if asking.startswith(_SLOW_CALLS) else 1)
+
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (a device, not a file)
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=nowhere)
     assert child.stdout is not None
     with child.stdout as pipe:
-        for line in _lines(pipe, limit):
+        for line in _lines(pipe, patience):
             if line is None:
-                answer.hung = asking or "its start"
+                answer.hung, answer.limit = asking or "its start", patience()
                 break
             told = _object(line)
             asking = told.pop("asking", asking)
@@ -124,13 +141,12 @@ def _object(line: bytes) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _lines(pipe: IO[bytes], limit: float) -> Iterator[bytes | None]:
-    """Lines as they come; None when none came in time."""
+def _lines(pipe: IO[bytes], patience: Callable[[], float]) -> Iterator[bytes | None]:
+    """Lines as they come; None when none came for as long as the `patience` of that moment, in seconds."""
     kept = b""
-    patience = _START_LIMIT
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        until = time.monotonic() + patience
+        until = time.monotonic() + patience()
         while True:
             if not selector.select(max(0.0, until - time.monotonic())):
                 yield None
@@ -140,7 +156,7 @@ def _lines(pipe: IO[bytes], limit: float) -> Iterator[bytes | None]:
                 return
             *lines, kept = (kept + part).split(b"\n")
             yield from lines
-            until = time.monotonic() + limit
+            until = time.monotonic() + patience()
 
 
 def _end(child: subprocess.Popen[bytes]) -> int | None:
@@ -284,5 +300,6 @@ def _write(told: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Ask, and write what is told to stdout."""
     examine(_write)

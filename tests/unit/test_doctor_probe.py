@@ -138,6 +138,11 @@ def test_a_crash_is_told_with_the_call_and_the_signal() -> None:
     assert (told.crashed, told.call) == ("signal 11", "nvmlInit_v2")
 
 
+def test_a_python_that_cannot_be_run_is_told() -> None:
+    told = ask(command=("/none/python",))
+    assert (told.crashed, told.call) == ("/none/python: No such file or directory", "")
+
+
 def test_what_the_library_prints_itself_is_passed_over() -> None:
     told = script("print('NVML: hello'); print('[1]'); print('{\"done\": true, \"missing\": \"gone\"}')")
     assert (told.done, told.missing, told.crashed) == (True, "gone", "")

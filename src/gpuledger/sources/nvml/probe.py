@@ -28,10 +28,10 @@ from gpuledger.sources.nvml.library import LIBRARY, GpuGone, Library, load_libra
 from gpuledger.sources.nvml.processes import ProcessLists
 from gpuledger.sources.nvml.utilization import NOT_READABLE, UtilizationSamples
 
-# Imports what this process imports, and nothing from the working directory.
+# Imports what this process imports: the same code, and nothing more of the working directory than it does.
 COMMAND: Final = (
     *(sys.executable, "-P", "-c"),
-    "import sys; sys.path.extend(sys.argv[1:]); from gpuledger.sources.nvml.probe import main; main()",
+    "import sys; sys.path[:] = sys.argv[1:]; from gpuledger.sources.nvml.probe import main; main()",
     *(str(Path(folder).absolute()) for folder in sys.path if folder),
 )
 # Before the first line there is only the start of an interpreter, on a machine that may be busy.
@@ -112,8 +112,13 @@ def ask(limit: float = 5.0, command: Sequence[str] = COMMAND) -> Answer:
             return _START_LIMIT
         return limit * (_SLOW_FACTOR if asking.startswith(_SLOW_CALLS) else 1)
 
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (a device, not a file)
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=nowhere)
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError as error:
+        answer.crashed = f"{command[0]}: {error.strerror}"
+        return answer
     assert child.stdout is not None
     with child.stdout as pipe:
         for line in _lines(pipe, patience):

@@ -104,7 +104,7 @@ def run(arguments: Sequence[str]) -> int:
     }
     made = parser("record", _ABOUT, _EXAMPLES, groups)
     made.usage = "gpuledger record FILE [FLAGS]"
-    given = parse(made, groups.values(), arguments)
+    given = parse(made, groups.values(), arguments, environ)
     if len(given.words) != 1:
         raise UsageError("record wants one FILE; see gpuledger record --help")
     values = assemble(groups.values(), given.flags, environ, given.config, NODE.values())

@@ -46,6 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout went away (`gpuledger metrics | head`): not an error of ours.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # What is left to fail here is standard output: a full disk, a closed pipe.
+        print(f"gpuledger: cannot write: {error.strerror}", file=sys.stderr)  # noqa: T201  (as above)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from os import environ
+from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
@@ -55,18 +56,34 @@ def run(arguments: Sequence[str]) -> int:
 
 async def _serve(values: Mapping[str, object]) -> int:
     made = assemble_node(values)
+    asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     server = HttpServer(made.listeners)
     # Port first: who cannot listen must not have touched the driver.
     await server.start()
     try:
-        made.node.start()
         _greet(made, server)
+        made.node.start()
         await _until_told()
         log.info("stopping")
     finally:
         await server.stop()
         made.node.stop()
     return 0
+
+
+class _Complaints:
+    """Says once what the event loop keeps complaining of: out of descriptors, it does so thousandfold."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def take(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log one line per kind of complaint."""
+        error = context.get("exception")
+        text = f"{context['message']}: {error}" if error else str(context["message"])
+        if text not in self._said:
+            self._said.add(text)
+            log.error("%s (further ones like this are not logged)", text)
 
 
 def _greet(made: Assembly, server: HttpServer) -> None:

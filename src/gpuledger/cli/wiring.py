@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
@@ -15,6 +16,7 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.errors import UsageError
 from gpuledger.model.page import Page
 from gpuledger.model.settings import build
 from gpuledger.model.source import Source
@@ -50,6 +52,8 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     clock = SystemClock()
     host_settings = build(HostSettings, values)
     users = PasswdUsers(host_settings.passwd)
+    if not Path(host_settings.procfs, "stat").exists():
+        raise UsageError(f"--procfs: {host_settings.procfs} is no proc filesystem: it has no file 'stat'")
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
     source = open_source(build(SourceSettings, values), host, clock)
     telling = build(DialectSettings, values)

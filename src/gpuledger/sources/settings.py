@@ -30,7 +30,7 @@ class SourceSettings:
         "process_scan_interval",
         duration("s"),
         0.0,
-        "read the process lists only this often (default: every tick)",
+        "read the process lists only this often; 0 is every tick",
         metavar="DURATION",
     )
     slow_interval: float = setting(

@@ -12,6 +12,7 @@ from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 # Modules are loaded by name, so that a command pays only for itself.
 COMMANDS = {
     "serve": "serve metrics and the node's page over HTTP (what no command means)",
+    "collect": "write metrics into a file of node_exporter's textfile collector, once or --every 60s",
     "metrics": "list every family of metrics: name, type, labels, meaning, source",
     "version": "print the version",
 }

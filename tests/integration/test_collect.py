@@ -19,7 +19,8 @@ from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, Program, gpuledger, promtool_check, wait_until
 
 NAME = "gpu_processes.prom"
-QUICK = ("--every", "50ms", "--interval", "50ms")
+# A busy machine must not make a tick late by three intervals: the file would go meanwhile, as it should.
+QUICK = ("--every", "300ms", "--interval", "300ms")
 OLD = 'gpu_total_processes 1\ngpu_process_count{gpu="0"} 1\n'
 
 # A writer at full speed. Page n has 20 to 400 rows, all of value n, then their number: a part of one, or a
@@ -163,7 +164,7 @@ def test_node_exporter_tells_what_a_running_collect_tells_until_it_ends(director
                 ticks.append(told["gpuledger_ticks_total"][()])
             return ticks[-1] > ticks[-2] if len(ticks) > 1 else False
 
-        for _ in range(5):
+        for _ in range(3):
             wait_until(new_tick, "a newer page")
         assert run.stop() == 0
         assert names(directory) == set()
@@ -330,7 +331,7 @@ def test_without_a_driver_every_says_so_once_and_goes_on_trying(directory: Path,
         def ticks() -> float:
             return samples((directory / NAME).read_text()).get("gpuledger_ticks_total", {}).get((), 0)
 
-        wait_until(lambda: ticks() > 5, "some ticks")
+        wait_until(lambda: ticks() > 3, "some ticks")
         told = samples((directory / NAME).read_text())
         assert told["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
         assert "gpu_process_count" not in told

@@ -303,6 +303,16 @@ def test_a_signal_ends_it_with_exit_code_zero_and_the_file_goes(
     assert names(directory) == set()
 
 
+def test_a_directory_that_goes_while_it_runs_ends_it_with_one_line(directory: Path) -> None:
+    with collecting("--source", "simulator", *QUICK, "--textfile-dir", str(directory)) as run:
+        wait_until((directory / NAME).exists, "the first page")
+        moved = directory.rename(directory.with_name("moved"))
+        assert run.process.wait(PATIENCE) == 1
+        line = run.wait_line("^gpuledger: ")
+    assert f"cannot write {NAME} in {directory}: No such file or directory" in line.string
+    assert (moved / NAME).exists()
+
+
 def test_a_foreign_file_with_our_families_is_named_and_ours_written(directory: Path) -> None:
     (directory / "gpu_sessions.prom").write_text(OLD)
     done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))

@@ -21,7 +21,7 @@ typedef unsigned long long u64;
 enum { MAX_GPUS = 32, MAX_INSTANCES = 8, MAX_RULES = 256, MAX_EVENTS = 256, TEXT = 96 };
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7, TIMEOUT = 10, ARGUMENT_VERSION_MISMATCH = 25
+    INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25
 };
 #define ABSENT 0xFFFFFFFFu
 
@@ -249,6 +249,15 @@ static int ruled(int gpu, const char *call) {
     return SUCCESS;
 }
 
+static int slice_ruled(int gpu, const char *call) {
+    char rule[TEXT];
+    snprintf(rule, sizeof rule, "mig.%s", call);
+    for (int i = 0; i < rule_count; i++)
+        if ((rules[i].gpu == -1 || rules[i].gpu == gpu) && (!strcmp(rules[i].call, "mig.*") || !strcmp(rules[i].call, rule)))
+            return rules[i].code;
+    return SUCCESS;
+}
+
 /* Counts the call, takes the lock, reads the file if it changed, hangs if told to. */
 static void enter(const char *call, int *slot) {
     pthread_mutex_lock(&mutex);
@@ -271,13 +280,13 @@ static void enter(const char *call, int *slot) {
 #define RULED(gpu) do { int code = ruled(gpu, __func__); if (code) return code; } while (0)
 #define STARTED do { if (!references || reload_started != reload_wanted) return UNINITIALIZED; } while (0)
 #define SYSTEM COUNTED; STARTED; RULED(-1)
-/* A call on a device: `g` is the GPU, `s` the MIG slice or NULL. */
+/* A call on a device: `g` is the GPU, `s` the MIG slice or NULL. Rules for slices alone are `mig.CALL`, `mig.*`. */
 #define DEVICE \
     COUNTED; STARTED; \
     Gpu *g; Slice *s; int i = locate(device, &g, &s); \
-    (void)s; \
     if (i < 0) return INVALID_ARGUMENT; \
-    RULED(i)
+    RULED(i); \
+    do { int code = s ? slice_ruled(i, __func__) : 0; if (code) return code; } while (0)
 #define WHOLE DEVICE; if (s) return NOT_SUPPORTED
 #define API __attribute__((visibility("default")))
 
@@ -635,7 +644,14 @@ API int nvmlDeviceGetProcessesUtilizationInfo(char *device, SamplesInfo *info) {
 typedef struct { char *device; u64 type, data; u32 gi, ci; } EventData;
 static char event_set;
 API int nvmlEventSetCreate(char **to) { SYSTEM; *to = &event_set; return SUCCESS; }
-API int nvmlEventSetFree(char *set) { SYSTEM; (void)set; memset(registered, 0, sizeof registered); return SUCCESS; }
+/* What waits in a set goes with it. */
+API int nvmlEventSetFree(char *set) {
+    SYSTEM;
+    (void)set;
+    memset(registered, 0, sizeof registered);
+    for (int n = 0; n < event_count; n++) if (events[n].id > delivered_event) delivered_event = events[n].id;
+    return SUCCESS;
+}
 API int nvmlDeviceGetSupportedEventTypes(char *device, u64 *to) { WHOLE; *to = 8; return SUCCESS; }
 API int nvmlDeviceRegisterEvents(char *device, u64 types, char *set) {
     WHOLE;
@@ -647,6 +663,8 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
     SYSTEM;
     (void)milliseconds;
     if (set != &event_set) return INVALID_ARGUMENT;
+    /* A card that fell off the bus is in no set when it comes back. */
+    for (int n = 0; n < MAX_GPUS; n++) if (ruled(n, "*") == GPU_IS_LOST) registered[n] = 0;
     for (int n = 0; n < event_count; n++) {
         Event *e = &events[n];
         if (e->id <= delivered_event) continue;

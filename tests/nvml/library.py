@@ -136,8 +136,8 @@ class NvmlGpu:
 class NvmlState:
     """What the library answers.
 
-    `errors` maps a call's name (or `*`, or `field.83`) to its answer for every GPU. `events` are
-    `(gpu, xid)` or `(gpu, xid, gi, ci)` and are delivered once, in order. `time` is the driver's own in
+    `errors` maps a call's name (or `*`, `field.83`, `mig.CALL`, `mig.*`) to its answer for every GPU.
+    `events` are `(gpu, xid)` or `(gpu, xid, gi, ci)`, delivered once, in order. `time` is the driver's own in
     seconds, None the machine's; the energy counters follow power over it. Another `reload` number is another
     load of the driver: the library wants a new start. `r535` forces the longer process structure on or off.
     """

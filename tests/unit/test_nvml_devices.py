@@ -3,7 +3,14 @@
 import pytest
 
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.quantities import MEMORY_TOTAL, POWER, UTILIZATION
+from gpuledger.model.quantities import (
+    MEMORY_FREE,
+    MEMORY_RESERVED,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    UTILIZATION,
+)
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import Machine, pids, told, values
 
@@ -93,20 +100,17 @@ def test_a_lost_gpu_loses_only_itself(machine, code):
 
 
 def test_a_lost_gpu_is_tried_again_with_one_call_a_tick(machine):
-    machine.state.gpus = [NvmlGpu(), NvmlGpu()]
     machine.tick()
     machine.gpus[0].errors["*"] = LOST
     machine.tick()
-    healthy = machine.new_source
     before = machine.source.calls
     machine.tick()
-    with_lost = machine.source.calls - before
-    assert machine.count("nvmlDeviceGetHandleByUUID") == 1
-    healthy(devices=("1",))
+    beside_a_lost_one = machine.source.calls - before
+    machine.new_source(devices=("1",))
     machine.tick()
     before = machine.source.calls
     machine.tick()
-    assert with_lost == machine.source.calls - before + 1
+    assert beside_a_lost_one == machine.source.calls - before + 1
 
 
 def test_a_lost_gpu_comes_back_by_itself(machine):
@@ -151,10 +155,7 @@ def test_unified_memory_is_absent_but_processes_keep_theirs(machine, mode):
     machine.gpus[0] = NvmlGpu(NvmlProcess(5, memory=3 << 30), memory=mode)
     reading = told(machine.tick())
     assert reading.device.unified_memory
-    assert not any(
-        key.startswith("memory_") and "util" not in key and "temp" not in key and "clock" not in key
-        for key in values(reading)
-    )
+    assert not {MEMORY_TOTAL, MEMORY_USED, MEMORY_FREE, MEMORY_RESERVED} & set(reading.values)
     assert reading.supported["memory_total"] is False
     assert reading.processes[0].memory == 3 << 30
 
@@ -189,11 +190,22 @@ def test_memory_is_told_per_instance_and_power_once(machine):
     assert set(values(first)) == {"memory_total", "memory_used", "memory_free", "memory_reserved"}
 
 
+def test_of_an_instance_only_its_own_quantities_are_asked(machine):
+    machine.state.gpus = [cut_in_two()]
+    assert set(told(machine.tick(), 1).supported) == {
+        "memory_total",
+        "memory_used",
+        "memory_free",
+        "memory_reserved",
+    }
+
+
 def test_activity_of_a_cut_gpu_is_not_supported_not_zero(machine):
     machine.state.gpus = [cut_in_two()]
     gpu = told(machine.tick())
     assert gpu.get(UTILIZATION) is None and gpu.supported["utilization"] is False
     assert gpu.samples is None
+    assert machine.count("nvmlDeviceGetProcessesUtilizationInfo") == 0
 
 
 def test_a_new_cut_is_followed_while_running(machine):
@@ -230,6 +242,25 @@ def test_static_facts_of_instances_are_read_once(machine):
     assert machine.count("nvmlDeviceGetGpuInstanceId") == 2
 
 
+def test_an_instance_that_stays_is_not_read_again(machine):
+    machine.state.gpus = [cut_in_two()]
+    first = told(machine.tick(), 1).device
+    del machine.gpus[0].instances[1]
+    machine.gpus[0].instances.append(NvmlInstance(3, gi=6))
+    snapshot = machine.tick()
+    assert told(snapshot, 1).device is first and told(snapshot, 2).device.gi == 6
+    assert machine.count("nvmlDeviceGetGpuInstanceId") == 3
+
+
+def test_an_instance_that_does_not_tell_its_ids_is_not_invented(machine):
+    machine.state.gpus = [cut_in_two()]
+    machine.gpus[0].errors["nvmlDeviceGetGpuInstanceId"] = UNKNOWN
+    snapshot = machine.tick()
+    assert snapshot.devices_failed and len(snapshot.readings) == 1
+    machine.gpus[0].errors.clear()
+    assert len(machine.tick().readings) == 3
+
+
 def test_instances_that_cannot_be_listed_are_kept_and_the_list_is_incomplete(machine):
     machine.state.gpus = [cut_in_two()]
     machine.tick()
@@ -245,13 +276,36 @@ def test_a_lost_gpu_takes_its_instances_along(machine):
     assert [reading.up for reading in machine.tick().readings] == [False, False, False, True]
 
 
-def test_an_instance_that_fails_loses_only_itself(machine):
+def test_a_cut_gpu_comes_back_with_its_instances(machine):
+    machine.state.gpus = [cut_in_two(), NvmlGpu()]
+    machine.gpus[0].processes = [NvmlProcess(9, gi=1, ci=0)]
+    machine.tick()
+    machine.gpus[0].errors["*"] = LOST
+    machine.tick()
+    machine.gpus[0].errors.clear()
+    snapshot = machine.tick()
+    assert [reading.up for reading in snapshot.readings] == [True] * 4
+    assert pids(told(snapshot, 1)) == [9]
+
+
+def test_instances_that_fail_do_not_take_their_gpu_along(machine):
     machine.state.gpus = [cut_in_two()]
     machine.tick()
-    machine.gpus[0].errors["nvmlDeviceGetMemoryInfo_v2"] = UNKNOWN
+    machine.gpus[0].errors["mig.nvmlDeviceGetMemoryInfo_v2"] = UNKNOWN
     gpu, first, _ = machine.tick([MEMORY_TOTAL, POWER]).readings
-    assert gpu.up and gpu.get(POWER) == 100.0
+    assert gpu.up and gpu.get(MEMORY_TOTAL) is not None
     assert first.up and first.get(MEMORY_TOTAL) is None and first.processes == ()
+
+
+def test_an_instance_that_answers_nothing_but_errors_is_down(machine):
+    machine.state.gpus = [cut_in_two(), NvmlGpu()]
+    machine.tick()
+    for call in ("MemoryInfo_v2", "ComputeRunningProcesses_v3"):
+        machine.gpus[0].errors[f"mig.nvmlDeviceGet{call}"] = UNKNOWN
+    machine.gpus[0].errors["nvmlDeviceGetGraphicsRunningProcesses_v3"] = UNKNOWN
+    snapshot = machine.tick()
+    assert [reading.up for reading in snapshot.readings] == [True, False, False, True]
+    assert told(snapshot, 1).processes is None
 
 
 def test_calls_per_tick_are_bounded(machine):

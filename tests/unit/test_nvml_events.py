@@ -55,9 +55,10 @@ def test_events_that_failed_go_on_by_themselves(machine):
     machine.state.errors[WAIT] = UNKNOWN
     assert [failure.part for failure in machine.tick().failures] == ["events"]
     machine.state.errors.clear()
-    machine.state.events = [(0, 31)]
     snapshot = machine.tick()
-    assert not snapshot.failures and [event.xid for event in snapshot.xids] == [31]
+    assert not snapshot.failures and machine.count("nvmlEventSetCreate") == 2
+    machine.state.events = [(0, 31)]
+    assert [event.xid for event in machine.tick().xids] == [31]
 
 
 def test_a_gpu_that_came_back_is_watched_again(machine):
@@ -65,8 +66,9 @@ def test_a_gpu_that_came_back_is_watched_again(machine):
     machine.gpus[0].errors["*"] = LOST
     machine.tick()
     machine.gpus[0].errors.clear()
-    machine.tick()
-    machine.state.events = [(0, 79)]
+    machine.state.events = [(1, 31)]
+    assert [event.xid for event in machine.tick().xids] == [31], "what waited for another Gpu is not lost"
+    machine.state.events = [(1, 31), (0, 79)]
     assert [event.xid for event in machine.tick().xids] == [79]
 
 

@@ -41,9 +41,12 @@ def test_a_pid_in_several_lists_is_one_row(machine):
         NvmlProcess(7, memory=2 << 30, types="C"),
         NvmlProcess(7, memory=3 << 30, types="G"),
         NvmlProcess(8, memory=1 << 30, types="CM"),
+        NvmlProcess(9, memory=6 << 30, types="C"),
+        NvmlProcess(9, memory=5 << 30, types="G"),
     ]
     told_rows = rows(told(machine.tick()))
     assert (told_rows[7].type_text, told_rows[7].memory) == ("C+G", 3 << 30)
+    assert told_rows[9].memory == 6 << 30
     assert told_rows[8].types == {ProcessType.COMPUTE, ProcessType.MPS}
 
 
@@ -219,19 +222,23 @@ def test_processes_of_a_cut_gpu_sit_on_its_instances_only(machine):
     assert rows(told(snapshot, 1))[7].usage.sm is None
 
 
-def test_instances_without_lists_of_their_own_are_told_from_the_gpus(machine, monkeypatch):
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, UNKNOWN])
+def test_instances_without_lists_of_their_own_are_told_from_the_gpus(machine, code):
     machine.state.gpus = [cut_gpu(NvmlProcess(7, gi=1, ci=0), NvmlProcess(8, gi=2, ci=1))]
-    machine.tick()
-    lists = machine.source._lists
-    by_handle = lists._entries
-    monkeypatch.setattr(
-        lists,
-        "_entries",
-        lambda part, findings: by_handle(part, findings) if part.device is part.device.gpu else None,
-    )
+    machine.gpus[0].errors = {f"mig.{call}": code for call in (COMPUTE, GRAPHICS, MPS)}
     snapshot = machine.tick()
     assert [pids(reading) for reading in snapshot.readings] == [[], [7], [], [8]]
+    assert all(reading.up for reading in snapshot.readings)
     assert not snapshot.failures
+    assert machine.count(COMPUTE) == 3 + 1, "the Gpu's own list is read once for all its Instances"
+
+
+def test_without_any_list_nothing_is_known_of_instances(machine):
+    machine.state.gpus = [cut_gpu(NvmlProcess(7, gi=1, ci=0))]
+    machine.gpus[0].errors = {COMPUTE: NO_PERMISSION}
+    snapshot = machine.tick()
+    assert [reading.processes for reading in snapshot.readings[1:]] == [None, None, None]
+    assert {failure.reason for failure in snapshot.failures} == {"NO_PERMISSION"}
 
 
 def test_lists_are_read_at_the_scan_interval_and_reused_between(machine):
@@ -253,3 +260,24 @@ def test_a_failed_list_does_not_wait_for_the_scan_interval(machine):
     assert told(machine.tick()).processes is None
     machine.gpus[0].errors.clear()
     assert pids(told(machine.tick())) == [7]
+
+
+def test_a_new_cut_does_not_wait_for_the_scan_interval(machine):
+    machine.new_source(process_scan_interval=60.0)
+    machine.state.gpus = [NvmlGpu(NvmlProcess(7))]
+    machine.tick()
+    machine.state.gpus = [cut_gpu()]
+    machine.tick()
+    machine.state.gpus = [NvmlGpu(NvmlProcess(8))]
+    assert pids(told(machine.tick())) == [8]
+
+
+def test_a_gpu_that_came_back_does_not_wait_for_the_scan_interval(machine):
+    machine.new_source(process_scan_interval=60.0)
+    machine.gpus[0].processes = [NvmlProcess(7)]
+    machine.tick()
+    machine.gpus[0].errors["*"] = 15
+    assert told(machine.tick()).processes is None
+    machine.gpus[0].errors.clear()
+    machine.gpus[0].processes = [NvmlProcess(8)]
+    assert pids(told(machine.tick())) == [8]

@@ -221,6 +221,20 @@ def test_a_field_that_the_driver_lacks_is_read_by_its_older_call(machine, code):
     assert told(machine.tick()).supported["energy"] is False
 
 
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, INVALID_ARGUMENT])
+def test_a_field_without_another_way_is_not_supported(machine, code):
+    machine.gpus[0].errors["field.82"] = code
+    snapshot = machine.tick()
+    assert told(snapshot).supported["memory_temperature"] is False and not snapshot.failures
+
+
+def test_a_field_that_the_driver_lacks_is_not_asked_again(machine):
+    machine.state.errors["field.83"] = NOT_SUPPORTED
+    for _ in range(3):
+        assert told(machine.tick([q.ENERGY])).get(q.ENERGY) is not None
+    assert machine.count("nvmlDeviceGetFieldValues") == 2
+
+
 def test_energy_survives_a_failing_batch_of_fields(machine):
     machine.tick()
     machine.gpus[0].errors["nvmlDeviceGetFieldValues"] = UNKNOWN

@@ -43,7 +43,7 @@ then:
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
     groups = NODE.values()
-    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments)
+    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments, environ)
     no_words("serve", given.words)
     values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
     set_up(build(LogSettings, values))

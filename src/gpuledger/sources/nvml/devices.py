@@ -101,8 +101,9 @@ class GpuState(DeviceState):
         self.fresh = True
         self.last_sample = None
         self.samples_call = ""
-        self.cut = []
-        self.forget()
+        for part in (self, *self.instances):
+            part.held = None
+            part.forget()
 
 
 class Devices:
@@ -155,7 +156,6 @@ class Devices:
             findings.fail(PART, code, f"nvmlDeviceGetHandleByIndex_v2 of index {index}")
         self.whole = not self.missing
         for state in self.states:
-            state.fault, state.answered = SUCCESS, False
             if not state.up:
                 self._try_again(state, findings)
             if state.up and state.mig_capable:

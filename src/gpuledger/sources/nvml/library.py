@@ -76,7 +76,6 @@ class Library:
             except OSError as error:
                 text = f"{LIBRARY} not found: install the NVIDIA driver; {_IN_A_CONTAINER} ({error})"
                 raise SourceUnavailable(text, "LIBRARY_NOT_FOUND") from error
-            self._functions.clear()
         call = "nvmlInitWithFlags" if self.has("nvmlInitWithFlags") else "nvmlInit_v2"
         code = self.call(call, *((0,) if call == "nvmlInitWithFlags" else ()))
         if code:

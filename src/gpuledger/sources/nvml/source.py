@@ -187,8 +187,6 @@ class NvmlSource:
             return
         self._scanned_at, self._devices.changed = now, False
         for state in states:
-            for part in state.parts:
-                part.held = None
             if not state.up:
                 continue
             try:

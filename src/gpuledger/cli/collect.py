@@ -70,7 +70,7 @@ _PATIENCE = 30.0
 def run(arguments: Sequence[str]) -> int:
     """Write once and end, or until SIGTERM or SIGINT."""
     groups = COLLECT.values()
-    given = parse(parser("collect", _ABOUT, _EXAMPLES, COLLECT), groups, arguments)
+    given = parse(parser("collect", _ABOUT, _EXAMPLES, COLLECT), groups, arguments, environ)
     no_words("collect", given.words)
     values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
     set_up(build(LogSettings, values))

@@ -12,11 +12,11 @@ from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import set_up
+from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
 from gpuledger.cli.wiring import Assembly, assemble_node
 from gpuledger.config.assemble import assemble
-from gpuledger.config.node import NODE
+from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
 from gpuledger.outputs.http import HttpServer
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     groups = NODE.values()
     given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments, environ)
     no_words("serve", given.words)
-    values = assemble(groups, given.flags, environ, given.config)
+    values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
     set_up(build(LogSettings, values))
     # The tick computes in bursts of a few milliseconds; the default of 5 ms per turn would be what a
     # scrape waits for the interpreter.
@@ -88,8 +88,7 @@ class _Complaints:
 
 def _greet(made: Assembly, server: HttpServer) -> None:
     log.info("gpuledger %s, source %s", __version__, made.source.info.name)
-    if made.source.info.simulated:
-        log.warning("simulated data (%s): no hardware is read", made.source.info.detail)
+    warn_if_simulated(made.source.info)
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)
 

@@ -62,7 +62,8 @@ class Block:
 class Answer:
     """One answer: the driver's versions, a Block for each GPU that could be read, and what went wrong.
 
-    `expected` is how many GPUs the answer says there are, None where it does not say.
+    `expected` is how many GPUs the answer says there are, None where it does not say. `parts_unknown` is
+    true when MIG is on and the form at hand does not tell the MIG devices.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -70,6 +71,7 @@ class Answer:
     driver: str = ""
     cuda: str = ""
     expected: int | None = None
+    parts_unknown: bool = False
 
     @property
     def whole(self) -> bool:

@@ -13,7 +13,7 @@ from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.csv import Apps, parse_query_apps, parse_query_gpu, refused_field
 from gpuledger.sources.smi.exits import HOPELESS, meaning, reason, unavailable
 from gpuledger.sources.smi.listing import Listing, parse_listing
-from gpuledger.sources.smi.machine import Findings, bus_of, uuid_of
+from gpuledger.sources.smi.machine import Findings, bus_of, mig_enabled, uuid_of
 from gpuledger.sources.smi.pmon import Activity, parse_pmon
 from gpuledger.sources.smi.report import parse_report
 from gpuledger.sources.smi.run import NotStarted, Outcome, Ran, Runner
@@ -63,7 +63,7 @@ class Questions:
         if answer.blocks:
             _note_end(outcome, answer, self.command)
             return answer
-        if outcome.timed_out or outcome.code in HOPELESS or _says_none(answer):
+        if _says_none(answer) or self._is_hopeless(outcome):
             raise self._nothing(outcome, answer)
         try:
             told = self._by_csv(findings)
@@ -100,6 +100,10 @@ class Questions:
     def _ask(self, *arguments: str) -> Outcome:
         return self.run(self.command.words(*arguments), self.timeout)
 
+    def _is_hopeless(self, outcome: Ran) -> bool:
+        no_connection = self.command.remote and outcome.code == 255
+        return outcome.timed_out or no_connection or outcome.code < 0 or outcome.code in HOPELESS
+
     def _nothing(self, outcome: Ran, answer: Answer) -> SourceUnavailable:
         if outcome.code == 0 and _says_none(answer):
             return SourceUnavailable(
@@ -127,6 +131,11 @@ class Questions:
             _note_end(outcome, answer, self.command)
         _note_apps(apps, apps_outcome, self.command, findings)
         _join(answer, apps, report, apps_whole=_ended_well(apps_outcome) and not apps.troubles)
+        for block in answer.blocks:
+            if mig_enabled(block) and not report.blocks:
+                answer.parts_unknown = True
+                detail = f"{bus_of(block)}: MIG is on, and only -q tells its instances: {reason_of(report_outcome)}"
+                findings.fail("devices", "MIG_IDS_UNKNOWN", detail)
         return answer
 
     def _query_gpu(self) -> Outcome:

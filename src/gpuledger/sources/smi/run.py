@@ -15,6 +15,7 @@ from typing import IO
 LONGEST_OUTPUT = 16 * 1024 * 1024
 _STDERR_TAIL = 2048
 _CHUNK = 64 * 1024
+_LOOK_AGAIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def run_command(words: tuple[str, ...], timeout: float) -> Outcome:
 def _collect(process: subprocess.Popen[bytes], deadline: float) -> Ran:
     assert process.stdout is not None and process.stderr is not None
     out, err = bytearray(), bytearray()
-    timed_out = _drain(process.stdout, process.stderr, out, err, deadline)
+    timed_out = _drain(process, process.stdout, process.stderr, out, err, deadline)
     overran = len(out) > LONGEST_OUTPUT
     if not (timed_out or overran):
         try:
@@ -79,14 +80,17 @@ def _collect(process: subprocess.Popen[bytes], deadline: float) -> Ran:
             timed_out = True
     if timed_out or overran:
         _kill_group(process)
-    # A command may close its pipes and leave children behind; the pipes' end is what is waited for, so a
-    # child that escaped the group cannot hold this thread.
-    process.stdout.close()
-    process.stderr.close()
     return Ran(bytes(out[:LONGEST_OUTPUT]), bytes(err), process.wait(), timed_out, overran)
 
 
-def _drain(stdout: IO[bytes], stderr: IO[bytes], out: bytearray, err: bytearray, deadline: float) -> bool:
+def _drain(
+    process: subprocess.Popen[bytes],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    out: bytearray,
+    err: bytearray,
+    deadline: float,
+) -> bool:
     """Read both pipes to their ends; True when the deadline came first. Stops when `out` is too long."""
     with DefaultSelector() as selector:
         selector.register(stdout, EVENT_READ, out)
@@ -95,7 +99,11 @@ def _drain(stdout: IO[bytes], stderr: IO[bytes], out: bytearray, err: bytearray,
             left = deadline - monotonic()
             if left <= 0:
                 return True
-            for key, _ in selector.select(left):
+            ready = selector.select(min(left, _LOOK_AGAIN))
+            # A child that outlives the command (ssh with ControlPersist) may hold a pipe open for hours.
+            if not ready and process.poll() is not None:
+                return False
+            for key, _ in ready:
                 chunk = os.read(key.fd, _CHUNK)
                 key.data.extend(chunk)
                 if not chunk:

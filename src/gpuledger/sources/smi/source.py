@@ -108,7 +108,7 @@ class SmiSource:
                 Collected("utilization", sampled - identified, findings.error_of("utilization")),
             ),
             invalid=findings.tally.invalid,
-            devices_failed=not self._whole,
+            devices_failed=not self._whole or answer.parts_unknown,
         )
 
     def close(self) -> None:

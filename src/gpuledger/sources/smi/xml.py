@@ -34,7 +34,7 @@ def parse_xml(text: str) -> Answer:
         answer.troubles.append(Trouble("ENTITIES", "the XML declares entities: not nvidia-smi's, refused"))
         return answer
     _read_head(head, answer)
-    ends = [start.start() for start in starts[1:]] + [len(text)]
+    ends = [start.start() for start in starts[1:]] + [len(text)] if starts else []
     for start, end in zip(starts, ends, strict=True):
         chunk = text[start.start() : end]
         body, closed, rest = chunk.partition(_END)

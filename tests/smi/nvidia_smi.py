@@ -115,7 +115,9 @@ def from_capture(question: str, options: argparse.Namespace) -> str | None:
 
 
 def remember(found: dict[str, str], heads: list[str], body: str, phase: str) -> None:
-    asked = next((head[len("# $ nvidia-smi ") :] for head in heads if head.startswith("# $ nvidia-smi ")), None)
+    asked = next(
+        (head[len("# $ nvidia-smi ") :] for head in heads if head.startswith("# $ nvidia-smi ")), None
+    )
     own_phase = heads[0].lstrip("# ").split(" ::")[0] if heads else ""
     if asked is not None and own_phase in (phase, "capabilities"):
         found[question_of(asked.split())] = body

@@ -36,7 +36,11 @@ def test_each_schema_tells_the_same_card(schema: str) -> None:
 def test_attributes_of_the_card_are_as_printed() -> None:
     card = read("cards").readings[0].device.gpu
     assert (card.uuid, card.index, card.minor, card.pci_bus_id) == (FIRST, 0, 3, "00000000:01:00.0")
-    assert (card.name, card.architecture, card.vbios) == ("NVIDIA Example 24", "Ada Lovelace", "95.02.18.80.01")
+    assert (card.name, card.architecture, card.vbios) == (
+        "NVIDIA Example 24",
+        "Ada Lovelace",
+        "95.02.18.80.01",
+    )
     assert card.serial is None
 
 
@@ -131,7 +135,7 @@ def test_entities_are_never_expanded() -> None:
 
 
 def test_depth_without_end_is_taken() -> None:
-    deep = "<gpu id=\"00000000:01:00.0\">" + "<a>" * 20_000 + "</a>" * 20_000 + "</gpu>"
+    deep = '<gpu id="00000000:01:00.0">' + "<a>" * 20_000 + "</a>" * 20_000 + "</gpu>"
     assert len(parse_xml(deep).blocks) == 1
 
 

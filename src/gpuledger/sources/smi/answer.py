@@ -87,7 +87,9 @@ def first(cells: Cells, names: tuple[str, ...]) -> str | None:
 
 _BUS = pattern(r"(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])")
 _NO_HANDLE = pattern(
-    r"unable to determine the device handle for\s+(?:gpu)?\s*([0-9a-f:.]+?):\s*(.*)", IGNORECASE
+    r"unable to determine the device handle for\s+(?:gpu)?\s*"
+    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*(.*)",
+    IGNORECASE,
 )
 _REASONS = (("lost", "GPU_IS_LOST"), ("reset", "RESET_REQUIRED"), ("permission", "NO_PERMISSION"))
 

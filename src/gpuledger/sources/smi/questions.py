@@ -134,7 +134,8 @@ class Questions:
         for block in answer.blocks:
             if mig_enabled(block) and not report.blocks:
                 answer.parts_unknown = True
-                detail = f"{bus_of(block)}: MIG is on, and only -q tells its instances: {reason_of(report_outcome)}"
+                why = reason_of(report_outcome)
+                detail = f"{bus_of(block)}: MIG is on, and only -q tells its instances: {why}"
                 findings.fail("devices", "MIG_IDS_UNKNOWN", detail)
         return answer
 

@@ -64,6 +64,7 @@ class _GpuReader:
         self._twice: set[str] = set()
         self._rows: list[dict[str, str]] | None = None
         self._parts: list[dict[str, str]] = []
+        self._lists = 0
 
     def take(self, line: str) -> None:
         """Read one line: a heading, or a cell after a spaced colon."""
@@ -114,8 +115,12 @@ class _GpuReader:
 
     def _take_row(self, name: str, value: str | None) -> None:
         if not self._path:
-            # `Processes : None` is an empty list, any other word is why there is none.
-            if value is None or value.strip().lower() == "none":
+            # `Processes : None` is an empty list, any other word is why there is none. A second list is
+            # another GPU's, whose heading was lost: whose rows are whose is not known any more.
+            self._lists += 1
+            if self._lists > 1:
+                self._rows = None
+            elif value is None or value.strip().lower() == "none":
                 self._rows = []
             else:
                 self.block.rows_said = value.strip()

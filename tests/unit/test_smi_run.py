@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,12 +15,16 @@ from builders import FakeClock
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.smi import run as running
 from gpuledger.sources.smi.command import Command, command_line
-from gpuledger.sources.smi.run import NotStarted, Ran, run_command
+from gpuledger.sources.smi.run import CommandRunner, NotStarted, Outcome, Ran
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.recorded import ALL, FIXTURES, FirstSight, processes, read
 
 STAND_IN = Path(__file__).parents[1] / "smi" / "nvidia_smi.py"
+
+
+def run_command(words: tuple[str, ...], timeout: float) -> Outcome:
+    return CommandRunner()(words, timeout)
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -83,6 +88,22 @@ def test_a_child_that_outlives_the_command_is_not_waited_for() -> None:
     assert got == Ran(b"done\n")
 
 
+def test_a_command_that_cannot_be_killed_is_left_alone_and_no_other_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(running, "_GRACE", 0.05)
+    monkeypatch.setattr(running, "_kill_group", started.append)
+    runner = CommandRunner()
+    got = runner(("sleep", "3600"), 0.05)
+    assert isinstance(got, Ran) and got.timed_out
+    refused = runner(("true",), 30)
+    assert isinstance(refused, NotStarted) and refused.reason == running.STUCK
+    started[0].kill()
+    started[0].wait()
+    assert runner(("true",), 30) == Ran(b"")
+
+
 def test_output_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "LONGEST_OUTPUT", 100_000)
     got = run_command(("yes",), 60)
@@ -113,6 +134,19 @@ def test_words_for_ssh_are_quoted_for_the_remote_shell() -> None:
         "--query-gpu=index,uuid",
         "--format=csv",
     )
+
+
+def test_words_survive_a_real_remote_shell(tmp_path: Path) -> None:
+    # What ssh does with its words: joins them and gives them to the remote user's shell.
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    printing = tmp_path / "nvidia-smi"
+    printing.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s|" "$word"; done\n')
+    printing.chmod(0o755)
+    command = Command(f"{ssh} user@host {printing}")
+    got = run_command(command.words("-q", "a b", "$(touch pwned);", "it's", "*"), 30)
+    assert got == Ran(b"-q|a b|$(touch pwned);|it's|*|")
 
 
 def test_ssh_that_cannot_connect_is_one_line_and_one_call() -> None:

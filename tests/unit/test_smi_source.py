@@ -104,6 +104,12 @@ def test_a_machine_without_mig_is_not_asked_for_the_list() -> None:
     assert run.questions == ["xml", "pmon"]
 
 
+def test_an_answer_that_does_not_count_its_gpus_takes_their_indexes_from_the_list() -> None:
+    lost = XML[: XML.index("\t<gpu id=")] + XML[XML.index('\t<gpu id="00000000:81') :]
+    seen = read("cards", xml=lost.replace("\t<attached_gpus>2</attached_gpus>\n", ""))
+    assert [(one.device.uuid, one.device.gpu.index) for one in seen.readings] == [(SECOND, 1)]
+
+
 def test_an_instance_whose_uuid_is_nowhere_told_goes_by_its_place_and_says_so() -> None:
     clock, run = FakeClock(), Recorded("mig", list=None)
     smi = source(run, clock=clock)
@@ -197,6 +203,7 @@ def test_a_time_limit_keeps_the_gpus_that_came_whole() -> None:
     ("outcome", "reason", "says"),
     [
         (NotStarted("FileNotFoundError", "x"), "command_not_found", "install the NVIDIA driver"),
+        (NotStarted("stuck", "pid 7 was killed and has not ended"), "stuck", "hangs in the driver"),
         (NotStarted("PermissionError", "not allowed"), "command_not_started", "not allowed"),
         (Ran(b"NVIDIA-SMI has failed because ...", code=9), "exit_9", "driver is not loaded"),
         (Ran(b"", b"libnvidia-ml.so", 12), "exit_12", "NVML shared library"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.text import clean_name, from_bytes
 from gpuledger.sources.smi.command import Command
-from gpuledger.sources.smi.run import NotStarted, Outcome, Ran
+from gpuledger.sources.smi.run import STUCK, NotStarted, Outcome, Ran
 
 # `nvidia-smi -h` and its manual page, section RETURN VALUE.
 MEANINGS = {
@@ -72,6 +72,12 @@ def unavailable(outcome: Outcome, command: Command, timeout: float) -> SourceUna
                 f"{command.program} not found: install the NVIDIA driver's utilities or set "
                 "--nvidia-smi-command",
                 "command_not_found",
+            )
+        if outcome.reason == STUCK:
+            return SourceUnavailable(
+                f"{command.program} hangs in the driver and cannot be killed ({outcome.detail}): look for "
+                "Xid lines in the kernel log; a reboot may be needed",
+                "stuck",
             )
         return SourceUnavailable(
             f"{command.program} cannot be started ({outcome.detail}): check --nvidia-smi-command",

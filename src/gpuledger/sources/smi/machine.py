@@ -96,7 +96,7 @@ def why_down(block: Block) -> str:
     One cell that says that the GPU is lost is enough; any other error must stand where no vital cell tells
     anything, for one bad sensor is not a lost GPU.
     """
-    if any(why_absent(cell) == "GPU_IS_LOST" for cell in block.cells.values()):
+    if any("lost" in cell and why_absent(cell) == "GPU_IS_LOST" for cell in block.cells.values()):
         return "GPU_IS_LOST"
     found = [block.first(names.GPU_NAMES[quantity]) for quantity in names.VITAL]
     reasons = [why_absent(cell) for cell in found if cell is not None]

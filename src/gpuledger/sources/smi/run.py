@@ -16,6 +16,9 @@ LONGEST_OUTPUT = 16 * 1024 * 1024
 _STDERR_TAIL = 2048
 _CHUNK = 64 * 1024
 _LOOK_AGAIN = 0.2
+# How long a killed command may take to be gone.
+_GRACE = 1.0
+STUCK = "stuck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +49,59 @@ Outcome = Ran | NotStarted
 Runner = Callable[[tuple[str, ...], float], Outcome]
 
 
-def run_command(words: tuple[str, ...], timeout: float) -> Outcome:
-    """Run `words` for at most `timeout` seconds in the C locale; raises nothing.
+class CommandRunner:
+    """Runs one command at a time in the C locale; raises nothing.
 
     The command gets a process group of its own, and the whole group is killed at the limit: a wrapper
-    script must not leave a hanging nvidia-smi behind.
+    script must not leave a hanging nvidia-smi behind. One that hangs in the driver cannot be killed: it is
+    left alone, and until it ends no other is started, or they would pile up.
     """
-    try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        # ValueError: a word with a NUL in it.
-        return NotStarted(type(error).__name__, str(error))
-    with process:
-        return _collect(process, monotonic() + timeout)
 
+    def __init__(self) -> None:
+        self._stuck: subprocess.Popen[bytes] | None = None
 
-def _collect(process: subprocess.Popen[bytes], deadline: float) -> Ran:
-    assert process.stdout is not None and process.stderr is not None
-    out, err = bytearray(), bytearray()
-    timed_out = _drain(process, process.stdout, process.stderr, out, err, deadline)
-    overran = len(out) > LONGEST_OUTPUT
-    if not (timed_out or overran):
+    def __call__(self, words: tuple[str, ...], timeout: float) -> Outcome:
+        """Run `words` for at most `timeout` seconds."""
+        if self._stuck is not None:
+            if self._stuck.poll() is None:
+                return NotStarted(STUCK, f"pid {self._stuck.pid} was killed and has not ended")
+            self._stuck = None
         try:
-            process.wait(max(0.0, deadline - monotonic()))
-        except subprocess.TimeoutExpired:
-            timed_out = True
-    if timed_out or overran:
-        _kill_group(process)
-    return Ran(bytes(out[:LONGEST_OUTPUT]), bytes(err), process.wait(), timed_out, overran)
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            # ValueError: a word with a NUL in it.
+            return NotStarted(type(error).__name__, str(error))
+        return self._collect(process, monotonic() + timeout)
+
+    def _collect(self, process: subprocess.Popen[bytes], deadline: float) -> Ran:
+        assert process.stdout is not None and process.stderr is not None
+        out, err = bytearray(), bytearray()
+        with process.stdout, process.stderr:
+            timed_out = _drain(process, process.stdout, process.stderr, out, err, deadline)
+        overran = len(out) > LONGEST_OUTPUT
+        if not (timed_out or overran):
+            timed_out = not _ends(process, deadline - monotonic())
+        if timed_out or overran:
+            _kill_group(process)
+            if not _ends(process, _GRACE):
+                self._stuck = process
+        code = -signal.SIGKILL if process.returncode is None else process.returncode
+        return Ran(bytes(out[:LONGEST_OUTPUT]), bytes(err), code, timed_out, overran)
+
+
+def _ends(process: subprocess.Popen[bytes], within: float) -> bool:
+    try:
+        process.wait(max(0.0, within))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _drain(

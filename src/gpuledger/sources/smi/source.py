@@ -28,7 +28,7 @@ from gpuledger.sources.smi.machine import (
 from gpuledger.sources.smi.pmon import Activity
 from gpuledger.sources.smi.processes import Lists, build, gather
 from gpuledger.sources.smi.questions import RETRY, Questions
-from gpuledger.sources.smi.run import Runner, run_command
+from gpuledger.sources.smi.run import CommandRunner, Runner
 from gpuledger.sources.smi.settings import SmiSettings
 
 _Topology = tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...]
@@ -48,10 +48,10 @@ class SmiSource:
         devices: tuple[str, ...],
         host: Host,
         clock: Clock,
-        run: Runner = run_command,
+        run: Runner | None = None,
     ) -> None:
         command = Command(settings.command)
-        self._questions = Questions(command, settings.timeout, clock, run)
+        self._questions = Questions(command, settings.timeout, clock, run or CommandRunner())
         self._devices = devices
         self._host = host
         self._clock = clock
@@ -190,9 +190,10 @@ class SmiSource:
         return next((card for card in self._known.values() if bus and card.gpu.pci_bus_id == bus), None)
 
     def _list(self, answer: Answer) -> Listing:
-        """`-L` where it tells what nothing else does: MIG UUIDs, and indexes when GPUs are missing."""
+        """`-L` where it tells what nothing else does: MIG UUIDs, and indexes when GPUs may be missing."""
         parts = tuple((uuid_of(block) or "", _part_ids(block)) for block in answer.blocks)
-        if answer.whole and not any(ids for _, ids in parts):
+        counted = answer.expected == len(answer.blocks)
+        if counted and not any(ids for _, ids in parts):
             return Listing()
         now = self._clock.elapsed()
         if parts != self._listed or (now >= self._list_again and not _names_all(self._listing, answer)):

@@ -37,6 +37,7 @@ _SPELLINGS = {
 }
 _NUMBER = pattern(r"([+-]?[0-9]{1,40}(?:\.[0-9]{1,20})?)\s*([A-Za-z%/]*)")
 _STATE = pattern(r"P([0-9]{1,3})")
+_DIGIT = frozenset("0123456789")
 _DIGITS = pattern(r"[0-9]{1,20}")
 
 # By base unit: what nvidia-smi writes, how to multiply, how to divide (41 % is 0.41 only by division).
@@ -73,11 +74,14 @@ def why_absent(cell: str) -> str:
 
     A phrase that is not known and holds no digit is absent too (`OTHER`): drivers invent new ones.
     """
+    # No spelling begins with a digit; most cells do.
+    if cell[:1] in _DIGIT:
+        return ""
     bare = " ".join(cell.strip().strip("[]()").strip().rstrip(".").lower().split())
     known = _SPELLINGS.get(bare)
     if known is not None:
         return known
-    return "" if any("0" <= char <= "9" for char in bare) else "OTHER"
+    return "" if _DIGIT.intersection(bare) else "OTHER"
 
 
 def word(cell: str | None) -> str | None:

@@ -7,7 +7,7 @@ whole ones of a document that was cut off are kept, and no entity is ever expand
 from __future__ import annotations
 
 from collections.abc import Iterator
-from re import DOTALL, Match
+from re import Match
 from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.sax.saxutils import escape, unescape
@@ -18,7 +18,7 @@ _GPU = pattern(r"<gpu(?: id=\"([^\"<>]*)\")?\s*>")
 _END = "</gpu>"
 _HEAD = pattern(r"<(driver_version|cuda_version|attached_gpus)>([^<]*)</\1>")
 # Half of an answer's bytes, and nothing that is told.
-_CLOCK_TABLE = pattern(r"<supported_clocks>.*?</supported_clocks>", DOTALL)
+_CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
 _FORBIDDEN = pattern("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LEAF = pattern(r"<([A-Za-z_][\w.-]*)>(.*)</\1>")
 _TAG = pattern(r"</?[A-Za-z_][\w.-]*(?: id=\"[^\"<>]*\")?\s*/?>")
@@ -65,7 +65,10 @@ def _troubles(text: str) -> list[Trouble]:
 
 
 def _block(bus: str, body: str) -> Block | None:
-    body = _CLOCK_TABLE.sub("", body)
+    before, opened, clocks = body.partition(_CLOCKS)
+    _, closed, after = clocks.partition(_CLOCKS_END)
+    if opened and closed:
+        body = before + after
     dropped = 0
     try:
         root = fromstring(body)

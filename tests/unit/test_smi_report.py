@@ -47,6 +47,12 @@ def test_a_list_that_is_cut_in_a_line_is_not_told() -> None:
     assert len(cut.blocks[0].rows or ()) == 3
 
 
-def test_two_lists_under_one_heading_are_nobodys() -> None:
+def test_two_gpus_under_one_heading_are_none() -> None:
     answer = parse_report(CARDS.replace("GPU 00000000:81:00.0\n", ""))
-    assert [block.rows for block in answer.blocks] == [None]
+    assert answer.blocks == []
+    assert [trouble.reason for trouble in answer.troubles] == ["MANGLED"]
+
+
+def test_two_lists_under_one_heading_are_nobodys() -> None:
+    twice = MIG + MIG[MIG.index("    Processes") :]
+    assert [block.rows for block in parse_report(twice).blocks] == [None]

@@ -126,6 +126,15 @@ def test_a_name_that_is_not_escaped_is_still_a_name(name: str) -> None:
     assert len(told) == 3
 
 
+@pytest.mark.parametrize("name", ["</gpu>", '<gpu id="00000000:01:00.0">', "</processes>", "<pid>1</pid>"])
+def test_a_process_cannot_call_itself_a_tag(name: str) -> None:
+    text = CARDS.replace("<process_name>render</process_name>", f"<process_name>{name}</process_name>")
+    seen = read("cards", xml=text)
+    told = processes(seen)[FIRST]
+    assert [pid for pid, *_ in told] == [1187, 52001, 52002]
+    assert processes(seen)[SECOND] == processes(read("cards"))[SECOND]
+
+
 def test_entities_are_never_expanded() -> None:
     bomb = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>'
     text = CARDS.replace('<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', bomb)

@@ -11,6 +11,9 @@ from gpuledger.sources.smi.values import why_absent
 
 Cells = Mapping[str, str]
 
+# A Block in which this many cells are told twice is two GPUs run together, and neither can be told.
+RUN_TOGETHER = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from re import compile as pattern
 
-from gpuledger.sources.smi.answer import Answer, Block, Cells, Row, bus_id, trouble_of
+from gpuledger.sources.smi.answer import RUN_TOGETHER, Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
 
 _GPU = pattern(r"GPU ([0-9A-Fa-f:.]+)")
 _NOT_NAME = pattern(r"[^a-z0-9]+")
-_ROW_STARTS = ("gpu_instance_id", "process_id")
+# The lines of a process come in this order; one that comes too early is the next process's.
+_ROW = ("gpu_instance_id", "compute_instance_id", "process_id", "type", "name", "used_gpu_memory")
 
 
 def parse_report(text: str) -> Answer:
@@ -41,8 +42,13 @@ def parse_report(text: str) -> Answer:
 
 
 def _close(reader: _GpuReader | None, answer: Answer) -> None:
-    if reader is not None:
-        answer.blocks.append(reader.close())
+    if reader is None:
+        return
+    block = reader.close()
+    if block.spoiled >= RUN_TOGETHER:
+        answer.troubles.append(Trouble("MANGLED", f"two GPUs under the heading of {block.bus}"))
+    else:
+        answer.blocks.append(block)
 
 
 def _read_head(line: str, answer: Answer) -> None:
@@ -65,6 +71,7 @@ class _GpuReader:
         self._rows: list[dict[str, str]] | None = None
         self._parts: list[dict[str, str]] = []
         self._lists = 0
+        self._place = len(_ROW)
 
     def take(self, line: str) -> None:
         """Read one line: a heading, or a cell after a spaced colon."""
@@ -124,11 +131,12 @@ class _GpuReader:
                 self._rows = []
             else:
                 self.block.rows_said = value.strip()
-        elif value is not None and self._rows is not None:
-            begun = self._rows and name in self._rows[-1]
-            if not self._rows or begun or (name == "gpu_instance_id" and self._rows[-1]):
+        elif value is not None and self._rows is not None and name in _ROW:
+            place = _ROW.index(name)
+            if place <= self._place:
                 self._rows.append({})
             self._rows[-1][name] = value.strip()
+            self._place = place
 
 
 def _row(cells: Cells) -> Row:

@@ -7,15 +7,16 @@ whole ones of a document that was cut off are kept, and no entity is ever expand
 from __future__ import annotations
 
 from collections.abc import Iterator
-from re import Match
+from re import MULTILINE, Match
 from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
 from xml.sax.saxutils import escape, unescape
 
-from gpuledger.sources.smi.answer import Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
+from gpuledger.sources.smi.answer import RUN_TOGETHER, Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
 
-_GPU = pattern(r"<gpu(?: id=\"([^\"<>]*)\")?\s*>")
-_END = "</gpu>"
+# Tags at the start of a line come first: what a process calls itself may be no less than a tag.
+_GPUS = (pattern(r"^[ \t]*<gpu id=\"([^\"<>]*)\"\s*>", MULTILINE), pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"))
+_ENDS = (pattern(r"^[ \t]*</gpu>", MULTILINE), pattern("</gpu>"))
 _HEAD = pattern(r"<(driver_version|cuda_version|attached_gpus)>([^<]*)</\1>")
 # Half of an answer's bytes, and nothing that is told.
 _CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
@@ -27,7 +28,7 @@ _APART = ("mig_devices", "processes", "accounted_processes")
 
 def parse_xml(text: str) -> Answer:
     """What an answer to `-q -x` holds; anything at all is taken, nothing is raised."""
-    starts = list(_GPU.finditer(text))
+    starts = next((matches for gpu in _GPUS if (matches := list(gpu.finditer(text)))), [])
     head = text[: starts[0].start()] if starts else text
     answer = Answer(troubles=_troubles(head))
     if "<!ENTITY" in head:
@@ -37,13 +38,13 @@ def parse_xml(text: str) -> Answer:
     ends = [start.start() for start in starts[1:]] + [len(text)] if starts else []
     for start, end in zip(starts, ends, strict=True):
         chunk = text[start.start() : end]
-        body, closed, rest = chunk.partition(_END)
-        bus = bus_id(start[1] or "")
-        answer.troubles.extend(_troubles(rest))
-        if not closed:
+        close = next((found for tag in _ENDS if (found := tag.search(chunk))), None)
+        bus = bus_id(start[1])
+        if close is None:
             answer.troubles.append(Trouble("TRUNCATED", f"the XML of GPU {bus or '?'} has no end", bus))
             continue
-        block = _block(bus, body + _END)
+        answer.troubles.extend(_troubles(chunk[close.end() :]))
+        block = _block(bus, chunk[: close.end()].lstrip())
         if block is None:
             answer.troubles.append(Trouble("MANGLED", f"the XML of GPU {bus or '?'} cannot be parsed", bus))
         else:
@@ -79,6 +80,8 @@ def _block(bus: str, body: str) -> Block | None:
         except (ParseError, ValueError):
             return None
     cells, spoiled = _flatten(root, _APART)
+    if spoiled >= RUN_TOGETHER:
+        return None
     block = Block(bus, cells, spoiled=spoiled + dropped)
     _read_parts(root, block)
     _read_rows(root, block)

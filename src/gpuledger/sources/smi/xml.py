@@ -7,16 +7,13 @@ whole ones of a document that was cut off are kept, and no entity is ever expand
 from __future__ import annotations
 
 from collections.abc import Iterator
-from re import MULTILINE, Match
+from re import Match, Pattern
 from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
-from xml.sax.saxutils import escape, unescape
 
 from gpuledger.sources.smi.answer import RUN_TOGETHER, Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
 
-# Tags at the start of a line come first: what a process calls itself may be no less than a tag.
-_GPUS = (pattern(r"^[ \t]*<gpu id=\"([^\"<>]*)\"\s*>", MULTILINE), pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"))
-_ENDS = (pattern(r"^[ \t]*</gpu>", MULTILINE), pattern("</gpu>"))
+_GPU, _END = pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"), pattern("</gpu>")
 _HEAD = pattern(r"<(driver_version|cuda_version|attached_gpus)>([^<]*)</\1>")
 # Half of an answer's bytes, and nothing that is told.
 _CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
@@ -28,7 +25,7 @@ _APART = ("mig_devices", "processes", "accounted_processes")
 
 def parse_xml(text: str) -> Answer:
     """What an answer to `-q -x` holds; anything at all is taken, nothing is raised."""
-    starts = next((matches for gpu in _GPUS if (matches := list(gpu.finditer(text)))), [])
+    starts = _tags(_GPU, text)
     head = text[: starts[0].start()] if starts else text
     answer = Answer(troubles=_troubles(head))
     if "<!ENTITY" in head:
@@ -38,18 +35,25 @@ def parse_xml(text: str) -> Answer:
     ends = [start.start() for start in starts[1:]] + [len(text)] if starts else []
     for start, end in zip(starts, ends, strict=True):
         chunk = text[start.start() : end]
-        close = next((found for tag in _ENDS if (found := tag.search(chunk))), None)
+        close = next(iter(_tags(_END, chunk)), None)
         bus = bus_id(start[1])
         if close is None:
             answer.troubles.append(Trouble("TRUNCATED", f"the XML of GPU {bus or '?'} has no end", bus))
             continue
         answer.troubles.extend(_troubles(chunk[close.end() :]))
-        block = _block(bus, chunk[: close.end()].lstrip())
+        block = _block(bus, chunk[: close.end()])
         if block is None:
             answer.troubles.append(Trouble("MANGLED", f"the XML of GPU {bus or '?'} cannot be parsed", bus))
         else:
             answer.blocks.append(block)
     return answer
+
+
+def _tags(tag: Pattern[str], text: str) -> list[Match[str]]:
+    # Those that start a line come first: what a process calls itself may be no less than a tag.
+    found = list(tag.finditer(text))
+    first = [one for one in found if not text[text.rfind("\n", 0, one.start()) + 1 : one.start()].strip()]
+    return first or found
 
 
 def _read_head(head: str, answer: Answer) -> None:
@@ -158,14 +162,20 @@ def _mend(body: str) -> tuple[str, int]:
         bare = line.strip()
         leaf = _LEAF.fullmatch(bare)
         if leaf:
-            kept.append(f"<{leaf[1]}>{escape(unescape(leaf[2]))}</{leaf[1]}>")
+            kept.append(f"<{leaf[1]}>{_escaped(leaf[2])}</{leaf[1]}>")
         elif _TAG.fullmatch(bare):
             kept.append(bare)
         elif "<" in bare:
             dropped += 1
         else:
-            kept.append(escape(unescape(bare)))
+            kept.append(_escaped(bare))
     return "\n".join(kept), dropped
+
+
+def _escaped(text: str) -> str:
+    # What is escaped already stays so.
+    plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _spelled(found: Match[str]) -> str:

@@ -29,6 +29,7 @@ from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.naming import Workloads
@@ -76,7 +77,7 @@ def assemble_parts(
     if not Path(host_settings.procfs, "stat").exists():
         raise UsageError(f"--procfs: {host_settings.procfs} is no proc filesystem: it has no file 'stat'")
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
-    source = open_source(build(SourceSettings, values), host, clock)
+    source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock)
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
 
     def publish(page: Page) -> None:

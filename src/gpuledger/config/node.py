@@ -10,10 +10,12 @@ from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
 
 NODE: dict[str, type] = {
     "where readings come from": SourceSettings,
+    "nvidia-smi": SmiSettings,
     "how often": NodeSettings,
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,

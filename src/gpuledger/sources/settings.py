@@ -15,8 +15,8 @@ class SourceSettings:
         "source",
         text,
         "auto",
-        "where readings come from: auto (this machine's driver), nvml, simulator[:NAME|FILE], replay:FILE; "
-        "auto never picks the simulator",
+        "where readings come from: auto (this machine's driver, else nvidia-smi), nvml, smi, "
+        "simulator[:NAME|FILE], replay:FILE; auto never picks the simulator",
         metavar="SOURCE",
     )
     devices: tuple[str, ...] = setting(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from running import free_port, gpuledger, serving, wait_until
 
 HERE = Path(__file__).parent.parent

@@ -71,7 +71,6 @@ def test_our_source_finds_it_as_any_driver(environment):
 
 
 def test_nvitop_exporter_reports_its_gpus_and_processes(environment):
-    pytest.importorskip("nvitop_exporter")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

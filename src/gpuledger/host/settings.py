@@ -9,13 +9,21 @@ from gpuledger.model.settings import choice, setting, text
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Where the machine's processes and users are looked up."""
+    """Where the machine's processes, users and PCI devices are looked up."""
 
     procfs: str = setting(
         "procfs",
         text,
         "/proc",
         "where the proc filesystem of the machine is mounted",
+        metavar="DIR",
+    )
+    sysfs: str = setting(
+        "sysfs",
+        text,
+        "/sys",
+        "where the sys filesystem of the machine is mounted; a GPU that its PCI bus has and the driver has "
+        "lost is told as a failure",
         metavar="DIR",
     )
     pids: str = setting(

@@ -61,7 +61,7 @@ def test_nvidias_binding_reads_it(environment):
 def test_our_source_finds_it_as_any_driver(environment):
     script = (
         "from gpuledger.sources.nvml.library import Library\n"
-        "library = Library(); library.start(); print(library.text('nvmlSystemGetDriverVersion'))"
+        "library = Library(); library.start(); print(library.text('nvmlSystemGetDriverVersion')[1])"
     )
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(

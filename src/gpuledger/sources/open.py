@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.settings import SourceSettings
@@ -10,8 +11,10 @@ KINDS = ("auto", "nvml", "simulator")
 _DEFAULT_SCENARIO = "k8s-node"
 
 
-def open_source(settings: SourceSettings, host: Host, clock: Clock) -> Source:
+def open_source(settings: SourceSettings, host: Host, clock: Clock, pci: PciBus | None = None) -> Source:
     """The Source that the user asked for. The driver is not touched before the first read.
+
+    `pci` is this machine's bus, for sources that read its driver.
 
     Raises UsageError for a source, scenario or scenario key that is not there.
     """
@@ -28,4 +31,4 @@ def open_source(settings: SourceSettings, host: Host, clock: Clock) -> Source:
     # auto never picks the simulator: made-up numbers must be asked for.
     from gpuledger.sources.nvml.source import NvmlSource
 
-    return NvmlSource(settings, host, clock)
+    return NvmlSource(settings, host, clock, pci=pci)

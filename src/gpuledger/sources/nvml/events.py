@@ -9,9 +9,9 @@ from typing import Final
 from gpuledger.model.devices import Gpu
 from gpuledger.model.snapshot import XidEvent
 from gpuledger.sources.nvml.codes import NOT_FOUND, SUCCESS, TIMEOUT, UNSUPPORTED
-from gpuledger.sources.nvml.devices import GpuState
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import GpuGone, Library
+from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.structs import BLANK_32, EVENT
 
 PART: Final = "events"
@@ -28,7 +28,7 @@ class XidEvents:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._set: c_void_p | None = None
-        self._gpus: dict[int, Gpu] = {}
+        self._gpus: dict[int, GpuState] = {}
         self._unwatched: dict[str, tuple[Gpu, int, str]] = {}
         self._broken = False
         self._event = create_string_buffer(EVENT.size)
@@ -74,7 +74,7 @@ class XidEvents:
                 call = "nvmlDeviceRegisterEvents"
                 code = self._library.ask(call, state.handle, c_ulonglong(_XID), event_set)
                 if code == SUCCESS:
-                    self._gpus[state.handle.value or 0] = state.gpu
+                    self._gpus[state.handle.value or 0] = state
         except GpuGone as gone:
             code = gone.code
         if code != SUCCESS and code not in UNSUPPORTED:
@@ -92,9 +92,9 @@ class XidEvents:
                     self._refused(code, _WAIT, findings)
                 break
             handle, kind, xid, gi, ci = EVENT.unpack(self._event)
-            gpu = self._gpus.get(handle)
-            if gpu and kind == _XID:
-                events.append(XidEvent(gpu, xid, unix, _known(gi), _known(ci)))
+            state = self._gpus.get(handle)
+            if state and kind == _XID:
+                events.append(XidEvent(state.gpu, xid, unix, _known(gi), _known(ci)))
         return events
 
     def _refused(self, code: int, call: str, findings: Findings) -> None:

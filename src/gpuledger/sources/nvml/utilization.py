@@ -15,9 +15,9 @@ from gpuledger.sources.nvml.codes import (
     SUCCESS,
     UNSUPPORTED,
 )
-from gpuledger.sources.nvml.devices import GpuState
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.structs import (
     BLANK_64,
     SAMPLE,
@@ -81,7 +81,7 @@ class UtilizationSamples:
     def read(self, state: GpuState, findings: Findings) -> Utilization:
         """Samples of the Gpu since the last call. Raises GpuGone."""
         # Not told while a card is cut by MIG (nvml.h).
-        if state.mig_enabled or state.samples_call is None:
+        if state.mig_enabled or not state.cut_known or state.samples_call is None:
             return NOT_READABLE
         call = state.samples_call or _NEWER
         code, rows = self._ask(call, state)

@@ -92,7 +92,7 @@ class NvmlSource:
         times.append(self._timer())
         self._read_processes(unix, elapsed, findings)
         times.append(self._timer())
-        used = self._read_utilization(findings)
+        used = self._read_utilization(elapsed, findings)
         times.append(self._timer())
         self._judge(elapsed, findings)
         xids = self._events.drain(self._devices.states, unix, findings)
@@ -207,13 +207,13 @@ class NvmlSource:
         self._facts = self._host.identify(pids, unix)
         self._names.keep({(pid, self._facts[pid].start) for pid in pids})
 
-    def _read_utilization(self, findings: Findings) -> dict[str, Utilization]:
+    def _read_utilization(self, now: float, findings: Findings) -> dict[str, Utilization]:
         used: dict[str, Utilization] = {}
         for state in self._devices.states:
             if not state.up:
                 continue
             try:
-                used[state.gpu.uuid] = self._samples.read(state, findings)
+                used[state.gpu.uuid] = self._samples.read(state, now, findings)
             except GpuGone as gone:
                 state.lose(gone.code, gone.call, utilization.PART, findings)
         return used

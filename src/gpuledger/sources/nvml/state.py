@@ -10,6 +10,7 @@ from gpuledger.model.quantities import Quantity
 from gpuledger.sources.nvml.codes import NOTHING_YET, SUCCESS
 from gpuledger.sources.nvml.facts import Facts
 from gpuledger.sources.nvml.findings import Findings
+from gpuledger.sources.nvml.periods import SamplePeriods
 from gpuledger.sources.nvml.plan import Plan
 
 # Slot index, handle, UUID and attributes of a MIG device: what tells one cut from another.
@@ -88,6 +89,7 @@ class GpuState(DeviceState):
     instances: list[DeviceState] = field(default_factory=list)
     cut: list[Slot] = field(default_factory=list)
     last_sample: int | None = None
+    periods: SamplePeriods = field(default_factory=SamplePeriods)
     samples_call: str | None = ""
     code: int = SUCCESS
     gone: bool = False

@@ -21,7 +21,7 @@ CALLS = (
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetEncoderUtilization",
     "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetClockInfo",

@@ -52,7 +52,6 @@ def test_a_number_is_nvidias(ours, theirs):
         ("memory_temperature", "NVML_FI_DEV_MEMORY_TEMP"),
         ("pcie_tx", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES"),
         ("pcie_rx", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES"),
-        ("pcie_replays", "NVML_FI_DEV_PCIE_REPLAY_COUNTER"),
         ("ecc_corrected", "NVML_FI_DEV_ECC_SBE_AGG_TOTAL"),
         ("ecc_uncorrected", "NVML_FI_DEV_ECC_DBE_AGG_TOTAL"),
     ],

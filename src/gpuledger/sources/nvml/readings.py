@@ -17,7 +17,16 @@ from gpuledger.sources.nvml.codes import (
     SUCCESS,
     UNSUPPORTED,
 )
-from gpuledger.sources.nvml.fields import FIELDS, MEMORY, RATES, RATES_CALL, Field, Number
+from gpuledger.sources.nvml.fields import (
+    CUMULATIVE,
+    FIELDS,
+    MEMORY,
+    MEMORY_CALL,
+    RATES,
+    RATES_CALL,
+    Field,
+    Number,
+)
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, view
 from gpuledger.sources.nvml.plan import Plan, make_plan
@@ -112,7 +121,7 @@ class Readings:
         values: dict[Quantity, float],
         findings: Findings,
     ) -> None:
-        call, code = "nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND
+        call, code = MEMORY_CALL, FUNCTION_NOT_FOUND
         told: tuple[int | None, ...] = ()
         if not state.memory_v1:
             MEMORY_V2.pack_into(self._memory_v2, 0, MEMORY_V2_VERSION, 0, 0, 0, 0)
@@ -195,7 +204,7 @@ def _accept(
     state: DeviceState, quantity: Quantity, value: float, values: dict[Quantity, float], findings: Findings
 ) -> None:
     if quantity.believes(value):
-        values[quantity] = value
+        values[quantity] = state.steady(quantity, value) if quantity in CUMULATIVE else value
     else:
         findings.invalid += 1
     if state.support.get(quantity.key) is not True:

@@ -24,7 +24,8 @@ class DeviceState:
     `support` says per quantity whether the Device has it, once that is known; `no_field` holds field ids
     that it does not tell. `held` are the processes of the last list by pid, with type bits and bytes, None
     if it could not be read; `pids` are those of the last list that could. `answered` and `fault` are of the
-    running tick: whether anything was told, and the first error code met.
+    running tick: whether anything was told, and the first error code met. `counters` holds of each counter
+    what was told last, and a lower reading that is held back.
     """
 
     device: Device
@@ -34,6 +35,7 @@ class DeviceState:
     support: dict[str, bool] = field(default_factory=dict)
     no_field: set[int] = field(default_factory=set)
     plans: dict[tuple[frozenset[Quantity], bool], Plan] = field(default_factory=dict)
+    counters: dict[Quantity, tuple[float, float | None]] = field(default_factory=dict)
     slow_values: dict[Quantity, float] = field(default_factory=dict)
     slow_at: float = 0.0
     slow_wanted: frozenset[Quantity] | None = None
@@ -53,6 +55,19 @@ class DeviceState:
         if self.support.get(quantity.key) is not has:
             self.support[quantity.key] = has
             self.plans.clear()
+
+    def steady(self, quantity: Quantity, value: float) -> float:
+        """What to tell of a cumulative counter that reads `value`.
+
+        One low reading in between would make increase() invent all that was counted before it: it is held
+        back, and what was told last goes on being told, until the next reading goes on from the low one.
+        """
+        told, low = self.counters.get(quantity, (value, None))
+        if value < told and (low is None or value < low):
+            self.counters[quantity] = (told, value)
+            return told
+        self.counters[quantity] = (value, None)
+        return value
 
     def forget(self) -> None:
         """Ask everything anew: the card came back or was cut differently."""

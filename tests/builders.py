@@ -49,6 +49,7 @@ def process(
     pid: int = 100,
     *,
     name: str = "python3",
+    executable: str = "",
     types: str = "C",
     memory: int | None = 2 * GIB,
     sm: float | None = 0.5,
@@ -59,7 +60,7 @@ def process(
     return GpuProcess(
         device,
         pid,
-        HostFacts(Start("boot", ticks, 1_699_999_000.0 + ticks)),
+        HostFacts(Start("boot", ticks, 1_699_999_000.0 + ticks), executable=executable),
         name=name,
         types=frozenset(ProcessType(kind) for kind in types.split("+")),
         memory=memory,

@@ -49,7 +49,16 @@ def golden_snapshot() -> Snapshot:
             reading(
                 shared,
                 process(shared, 4242, name="/usr/bin/python3", memory=40 * GIB, sm=0.57, workload=trainer),
-                process(shared, 4243, name=hostile, types="C+G", memory=None, sm=None, missing="not_found"),
+                process(
+                    shared,
+                    4243,
+                    name="",
+                    executable=hostile,
+                    types="C+G",
+                    memory=None,
+                    sm=None,
+                    missing="not_found",
+                ),
                 process(shared, 900, name="/usr/lib/xorg/Xorg", types="G", memory=120 * MIB, sm=0.01),
                 values={
                     q.UTILIZATION: 0.97,

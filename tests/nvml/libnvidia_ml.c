@@ -34,7 +34,8 @@ enum {
     X(power, 100000) X(power_limit, 700000) X(power_limit_requested, 700000) X(power_limit_max, 700000) X(energy, 1000000) \
     X(temperature, 40) X(memory_temperature, 45) X(fan, -1) X(pstate, 0) \
     X(graphics_clock, 1980) X(sm_clock, 1980) X(memory_clock, 2619) X(video_clock, 1545) \
-    X(pcie_tx, 1000) X(pcie_rx, 2000) X(pcie_replays, 0) X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(mig, 0)
+    X(pcie_tx, 1000) X(pcie_rx, 2000) X(pcie_replays, 0) X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(mig, 0) \
+    X(persistence, 1) X(accounting, 0)
 #define AS_ENUM(name, value) N_##name,
 #define AS_NAME(name, value) #name,
 #define AS_VALUE(name, value) (u64)(value),
@@ -678,7 +679,8 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
 
 /* What other tools ask and this project does not. */
 API int nvmlDeviceGetComputeMode(char *device, u32 *to) { DEVICE; *to = 0; return SUCCESS; }
-API int nvmlDeviceGetPersistenceMode(char *device, u32 *to) { WHOLE; *to = 1; return SUCCESS; }
+GETTER(nvmlDeviceGetPersistenceMode, persistence)
+GETTER(nvmlDeviceGetAccountingMode, accounting)
 API int nvmlDeviceGetDisplayMode(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetDisplayActive(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetPcieThroughput(char *device, u32 counter, u32 *to) { WHOLE; *to = 1000 + counter; return SUCCESS; }

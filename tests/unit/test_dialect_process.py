@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from builders import GIB, MIB, gpu, instance, page, process, reading, snapshot
-from gpuledger.dialects.process import ProcessDialect
-from gpuledger.dialects.session import SessionDialect
+from gpuledger.dialects.process import process_dialect
+from gpuledger.dialects.rows import Rows
+from gpuledger.dialects.session import session_dialect
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
@@ -23,12 +24,12 @@ Told = Mapping[str, Mapping[tuple[str, ...], float]]
 
 def told(seen: Snapshot | None, settings: DialectSettings | None = None, most: int = 256) -> Told:
     """Both dialects over one page, as family name to samples."""
-    made = settings or DialectSettings()
+    rows = Rows(settings or DialectSettings())
     state = Ledger(LedgerSettings(most)).post(seen) if seen else None
     shown: Page = page(seen, state)
     return {
         family.spec.name: family.samples
-        for dialect in (ProcessDialect(made), SessionDialect(made))
+        for dialect in (process_dialect(rows), session_dialect(rows))
         for family in dialect.tell(shown)
     }
 
@@ -153,8 +154,14 @@ def test_beyond_the_cap_the_rest_is_told_by_count() -> None:
 COMMANDS = [
     ("/usr/bin/python3", "/usr/bin/python3.11", "python3", "python3"),
     ("", "/opt/my app/bin/train", "train", "train"),
+    ("", "/opt/My -Tool/bin/pro g", "", "pro g"),
     ("", "", "kworker-like", "kworker-like"),
     ("/opt/chrome/chrome --type=gpu --token=/etc/secret", "/opt/chrome/chrome", "chrome", "chrome"),
+    ("/usr/bin/app PASSWORD=hunter2 user@host", "", "", "app"),
+    ("python3 /srv/x.py s3cr3t", "/usr/bin/python3.12", "python3", "python3.12"),
+    ("python3 /srv/x.py s3cr3t", "", "python3", "python3"),
+    ("/opt/My -Tool/bin/prog", "/opt/My -Tool/bin/prog", "prog", "prog"),
+    (" ", "", "", ""),
     ("C:\\odd", "", "odd", "C:\\odd"),
     ("/trailing/", "/bin/real", "real", "real"),
 ]

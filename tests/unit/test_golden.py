@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from builders import gpu, process, reading, snapshot
 from golden_page import golden_page, stale_page
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DEFAULT, DialectSettings
@@ -54,5 +55,10 @@ def test_the_default_page_parses_in_both_formats_and_has_no_series_twice(state: 
 
 
 def test_every_line_comes_from_the_one_page_given() -> None:
-    assert body(golden_page(), DEFAULT, "prom") == body(golden_page(), DEFAULT, "prom")
+    """A page with other values, told in between, leaves no trace: nothing is kept from page to page."""
+    other = Page(1.0, golden_page().source, snapshot(reading(gpu(9), process(gpu(9), 99))))
+    before, between, after = (body(page, DEFAULT, "prom") for page in (golden_page(), other, golden_page()))
+    assert before == after
+    assert b"GPU-9" in between
+    assert b"GPU-0" not in between
     assert b"gpu_process" not in body(stale_page(), DEFAULT, "prom")

@@ -119,6 +119,19 @@ def test_a_told_process_stays_told_until_exit_whatever_grows_beside_it() -> None
     assert untold_pids(book, small, giant, other) == {2}
 
 
+def test_a_rush_of_newcomers_pushes_nobody_out() -> None:
+    book = ledger(4)
+    first = [process(A, pid, memory=1 * GIB) for pid in (1, 2)]
+    untold_pids(book, *first)
+    rush = [process(A, pid, memory=9 * GIB) for pid in (3, 4, 5, 6)]
+    assert untold_pids(book, *first, *rush) == {5, 6}
+
+
+def test_what_only_draws_takes_no_place_from_what_computes() -> None:
+    drawing = process(A, 1, memory=9 * GIB, types="G")
+    assert untold_pids(ledger(1), drawing, process(A, 2, memory=1 * GIB)) == {1}
+
+
 def test_a_failed_list_keeps_the_places() -> None:
     book = ledger(1)
     first, second = process(A, 1, memory=1 * GIB), process(A, 2, memory=9 * GIB)

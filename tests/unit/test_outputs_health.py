@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuledger.outputs.health import HEALTH, HEALTHY, READY, health_routes
@@ -11,8 +13,13 @@ NO_DRIVER = {"status": "no driver; install it", "healthy": False, "tried": True}
 GOOD = {"status": "ok", "healthy": True, "tried": True}
 
 
-def ask(path, **health):
-    answer = Routes(health_routes(lambda: a_page(**health))).respond(Request("GET", path))
+def shown(fresh=True, **health):
+    page = a_page(**health)
+    return page if fresh else replace(page, snapshot=None)
+
+
+def ask(path, fresh=True, **health):
+    answer = Routes(health_routes(lambda: shown(fresh, **health))).respond(Request("GET", path))
     return answer.status, answer.body.decode()
 
 
@@ -30,11 +37,16 @@ def test_it_is_ready_once_a_tick_was_tried_whether_or_not_a_gpu_works(health, an
 
 
 @pytest.mark.parametrize(
-    ("health", "verdict"),
-    [(STARTING, "NOT READY: starting"), (NO_DRIVER, "STALE: no driver; install it"), (GOOD, "OK")],
+    ("health", "fresh", "verdict"),
+    [
+        (STARTING, False, "NOT READY: starting"),
+        (NO_DRIVER, False, "STALE: no driver; install it"),
+        (NO_DRIVER, True, "DEGRADED: no driver; install it"),
+        (GOOD, True, "OK"),
+    ],
 )
-def test_health_is_always_200_and_says_what_is_wrong(health, verdict):
-    status, body = ask(HEALTH, **health)
+def test_health_is_always_200_and_says_what_is_wrong(health, fresh, verdict):
+    status, body = ask(HEALTH, fresh, **health)
     assert (status, body.splitlines()[0]) == (200, verdict)
 
 
@@ -48,7 +60,7 @@ def test_the_second_line_tells_ticks_and_interval(interval, line):
 
 
 def test_health_is_that_of_the_page_at_the_time_of_asking():
-    pages = [a_page(**GOOD), a_page(**NO_DRIVER)]
+    pages = [shown(**GOOD), shown(fresh=False, **NO_DRIVER)]
     routes = Routes(health_routes(lambda: pages.pop()))
     assert routes.respond(Request("GET", HEALTH)).body.startswith(b"STALE")
     assert routes.respond(Request("GET", HEALTH)).body.startswith(b"OK")

@@ -139,7 +139,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
 
 def given(*arguments: str) -> Sample:
     made = parser("test", "about", "", {"title": Sample})
-    return build(Sample, assemble([Sample], parse(made, [Sample], arguments).flags, {}, None))
+    return build(Sample, assemble([Sample], parse(made, [Sample], arguments, {}).flags, {}, None))
 
 
 @pytest.mark.parametrize(

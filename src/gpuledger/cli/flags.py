@@ -64,8 +64,13 @@ def _written(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def parse(made: argparse.ArgumentParser, groups: Iterable[type], arguments: Sequence[str]) -> Given:
-    """The command line as values by key.
+def parse(
+    made: argparse.ArgumentParser,
+    groups: Iterable[type],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+) -> Given:
+    """The command line as values by key; the file is the flag's, else the environment's.
 
     Raises UsageError naming an unknown flag and the nearest valid one.
     """
@@ -76,7 +81,10 @@ def parse(made: argparse.ArgumentParser, groups: Iterable[type], arguments: Sequ
         if word.startswith("-") and word != "-":
             raise unknown("flag", word.split("=", 1)[0], {*known, "--config", "--help"})
     given = vars(space)
-    config = given.pop("config")
+    named = given.pop("config")
+    config = environment.get(CONFIG_VARIABLE) or None if named is None else named
+    if config == "":
+        raise UsageError("--config: a file is wanted, not ''")
     flags = {key: texts for key, texts in given.items() if texts is not None}
     return Given(flags, Path(config) if config else None, tuple(rest))
 

@@ -12,7 +12,9 @@ from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 # Modules are loaded by name, so that a command pays only for itself.
 COMMANDS = {
     "serve": "serve metrics and the node's page over HTTP (what no command means)",
+    "doctor": "say what works on this machine, what does not, why, and what to do",
     "metrics": "list every family of metrics: name, type, labels, meaning, source",
+    "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }
 

@@ -44,7 +44,7 @@ class MetricsSettings:
 def run(arguments: Sequence[str]) -> int:
     """Print the catalogue, of all dialects or of those named."""
     groups = {"what": MetricsSettings, "dialects": DialectSettings}
-    given = parse(parser("metrics", _ABOUT, _EXAMPLES, groups), groups.values(), arguments)
+    given = parse(parser("metrics", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
     no_words("metrics", given.words)
     values = assemble(groups.values(), given.flags, environ, given.config, NODE.values())
     settings = build(DialectSettings, values)

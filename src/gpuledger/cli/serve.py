@@ -43,7 +43,7 @@ then:
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
     groups = NODE.values()
-    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments)
+    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments, environ)
     no_words("serve", given.words)
     values = assemble(groups, given.flags, environ, given.config)
     set_up(build(LogSettings, values))
@@ -72,7 +72,7 @@ async def _serve(values: Mapping[str, object]) -> int:
 def _greet(made: Assembly, server: HttpServer) -> None:
     log.info("gpuledger %s, source %s", __version__, made.source.info.name)
     if made.source.info.simulated:
-        log.warning("simulated data (%s): nothing here was measured", made.source.info.detail)
+        log.warning("simulated data (%s): no hardware is read", made.source.info.detail)
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)
 

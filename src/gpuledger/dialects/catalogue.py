@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuledger.dialects.native.dialect import NativeDialect
-from gpuledger.dialects.process import ProcessDialect
-from gpuledger.dialects.session import SessionDialect
+from gpuledger.dialects.process import process_dialect
+from gpuledger.dialects.rows import Rows
+from gpuledger.dialects.session import session_dialect
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.errors import unknown
 from gpuledger.model.page import Dialect
@@ -14,11 +15,8 @@ from gpuledger.model.page import Dialect
 
 def dialects(settings: DialectSettings, version: str) -> dict[str, Dialect]:
     """All dialects under the user's settings, in the order of the default page."""
-    every: tuple[Dialect, ...] = (
-        ProcessDialect(settings),
-        SessionDialect(settings),
-        NativeDialect(version),
-    )
+    rows = Rows(settings)
+    every: tuple[Dialect, ...] = (process_dialect(rows), session_dialect(rows), NativeDialect(version))
     return {dialect.name: dialect for dialect in every}
 
 

@@ -18,14 +18,6 @@ class HostSettings:
         "where the proc filesystem of the machine is mounted",
         metavar="DIR",
     )
-    sysfs: str = setting(
-        "sysfs",
-        text,
-        "/sys",
-        "where the sys filesystem of the machine is mounted; a GPU that its PCI bus has and the driver has "
-        "lost is told as a failure",
-        metavar="DIR",
-    )
     pids: str = setting(
         "host.pids",
         choice("auto", "trust"),
@@ -43,4 +35,12 @@ class HostSettings:
         "file with the names of users; where they come from a directory server, give it the output of "
         "`getent passwd`",
         metavar="FILE",
+    )
+    sysfs: str = setting(
+        "sysfs",
+        text,
+        "/sys",
+        "where the sys filesystem of the machine is mounted; a GPU that its PCI bus has and the driver has "
+        "lost is told as a failure",
+        metavar="DIR",
     )

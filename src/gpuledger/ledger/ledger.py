@@ -24,6 +24,7 @@ class Ledger:
 
     def post(self, snapshot: Snapshot) -> LedgerState:
         """Book one Snapshot and answer the state after it."""
+        untold = self._membership.post(snapshot, self.sessions.by_device)
         self.sessions.post(snapshot)
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._state.xids, self._state.xid_times
@@ -36,7 +37,7 @@ class Ledger:
         self._state = LedgerState(
             compute_sessions=compute,
             graphics_sessions=graphics,
-            untold=self._membership.post(snapshot),
+            untold=untold,
             xids=xids,
             xid_times=times,
             invalid=self._state.invalid + snapshot.invalid,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Snapshot
@@ -19,8 +19,13 @@ class Membership:
         self._most = most
         self._told: dict[str, frozenset[ProcessKey]] = {}
 
-    def post(self, snapshot: Snapshot) -> Mapping[str, frozenset[ProcessKey]]:
-        """The processes beyond the cap, by Device uuid; Devices within it are not in the answer."""
+    def post(
+        self, snapshot: Snapshot, present: Mapping[str, Collection[ProcessKey]]
+    ) -> Mapping[str, frozenset[ProcessKey]]:
+        """The processes beyond the cap, by Device uuid; Devices within it are not in the answer.
+
+        `present` are those of the Snapshot before: while a Device is within the cap, all of them are told.
+        """
         untold: dict[str, frozenset[ProcessKey]] = {}
         crowded: dict[str, frozenset[ProcessKey]] = {}
         for reading in snapshot.holders:
@@ -29,11 +34,9 @@ class Membership:
                 if uuid in self._told:
                     crowded[uuid] = self._told[uuid]
             elif len(reading.processes) > self._most:
-                crowded[uuid] = self._choose(reading.processes, self._told.get(uuid, frozenset()))
+                before = self._told.get(uuid) or frozenset(present.get(uuid, ()))
+                crowded[uuid] = self._choose(reading.processes, before)
                 untold[uuid] = frozenset(process.key for process in reading.processes) - crowded[uuid]
-            elif len(reading.processes) * 2 > self._most:
-                # Near the cap: remember who is told, so that a newcomer does not push anybody out.
-                crowded[uuid] = frozenset(process.key for process in reading.processes)
         self._told = crowded
         return untold
 
@@ -41,11 +44,11 @@ class Membership:
         self, processes: tuple[GpuProcess, ...], before: frozenset[ProcessKey]
     ) -> frozenset[ProcessKey]:
         keys = {process.key: process for process in processes}
-        staying = [key for key in before if key in keys]
+        staying = sorted((keys[key] for key in before if key in keys), key=_rank)
         waiting = sorted((process for key, process in keys.items() if key not in before), key=_rank)
-        places = self._most - len(staying)
-        return frozenset(staying).union(process.key for process in waiting[:places])
+        return frozenset(process.key for process in (staying + waiting)[: self._most])
 
 
-def _rank(process: GpuProcess) -> tuple[float, float, int]:
-    return (-(process.memory or 0), -(process.usage.sm or 0.0), process.pid)
+def _rank(process: GpuProcess) -> tuple[bool, float, float, int]:
+    # What only draws comes last: the process and session dialects do not even tell it.
+    return (not process.computes, -(process.memory or 0), -(process.usage.sm or 0.0), process.pid)

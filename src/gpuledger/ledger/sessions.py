@@ -37,6 +37,11 @@ class OpenSessions:
             seen = self._open | seen
         self._open = seen
 
+    @property
+    def by_device(self) -> Mapping[str, Mapping[ProcessKey, Session]]:
+        """Open Sessions by Device uuid."""
+        return self._open
+
     def sessions(self) -> list[Session]:
         """Every open Session."""
         return [session for sessions in self._open.values() for session in sessions.values()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class GpuledgerError(Exception):
@@ -31,6 +30,9 @@ class SourceUnavailable(GpuledgerError):
 
 def unknown(kind: str, given: str, valid: Iterable[str]) -> UsageError:
     """`unknown KIND 'given'; did you mean 'nearest'?`, or the valid ones when none is near."""
+    # Only the unlucky pay for it.
+    from difflib import get_close_matches
+
     names = sorted(valid)
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names)}"

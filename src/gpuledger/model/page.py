@@ -14,11 +14,14 @@ from gpuledger.model.snapshot import Snapshot, SourceInfo
 
 @dataclass(frozen=True, slots=True)
 class CollectorHealth:
-    """How a part of the tick went last: `seconds` of wall time, `last_success` in unix seconds or None."""
+    """How a part of the tick went last.
+
+    `seconds` of wall time, None when it did not run; `last_success` in unix seconds, None for never.
+    """
 
     name: str
     success: bool
-    seconds: float
+    seconds: float | None = None
     last_success: float | None = None
     error: str = ""
 
@@ -39,7 +42,6 @@ class Health:
     ticks: int = 0
     interval: float = 1.0
     asked_interval: float = 1.0
-    tick_seconds: float = 0.0
     started: float = 0.0
     collectors: tuple[CollectorHealth, ...] = ()
 

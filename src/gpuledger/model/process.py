@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from gpuledger.model.devices import Device
 from gpuledger.model.text import clean_name
@@ -129,14 +130,22 @@ class GpuProcess:
     @property
     def command(self) -> str:
         """Base name of the driver's name, else of the executable, else the kernel's comm; cut and cleaned."""
-        return clean_name(_base_name(self.name) or _base_name(self.host.executable) or self.host.comm)
+        return _command(self.name, self.host.executable, self.host.comm)
 
 
 ProcessKey = tuple[str, int, Start]
 
 
+# Asked for by every dialect at every tick, always with the same few answers.
+@lru_cache(maxsize=4096)
+def _command(name: str, executable: str, comm: str) -> str:
+    told = _base_name(name)
+    if any(char.isspace() for char in name):
+        # A process that rewrites its title shows its arguments in the driver's name, and arguments hold
+        # secrets: the executable knows better, and without it only the first word is sure to be a program.
+        told = _base_name(executable) or comm or _base_name(name.split(maxsplit=1)[0] if name.split() else "")
+    return clean_name(told or _base_name(executable) or comm)
+
+
 def _base_name(path: str) -> str:
-    # A process that rewrites its title ("/opt/chrome --token=/a/b") shows arguments in the driver's name;
-    # they are never exported, and a slash in them must not be taken for the path's.
-    program = path.split(" -", 1)[0].rstrip()
-    return program.rsplit("/", 1)[-1]
+    return path.rsplit("/", 1)[-1]

@@ -135,7 +135,10 @@ def words(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     def parse(value: object) -> tuple[T, ...]:
         parts: Iterable[object]
         parts = value if isinstance(value, list | tuple) else [part.strip() for part in str(value).split(",")]
-        return tuple(item(part) for part in parts if part != "")
+        found = tuple(item(part) for part in parts if part != "")
+        if not found:
+            raise ValueError("at least one is wanted")
+        return found
 
     return parse
 

@@ -108,11 +108,13 @@ class Snapshot:
     invalid: int = 0
     devices_failed: bool = False
 
-    @property
-    def holders(self) -> Iterator[Reading]:
-        """Readings on which processes are told: not a MIG-enabled Gpu that has Instances."""
+    # Readings on which processes are told: not a MIG-enabled Gpu that has Instances. Asked for all the time.
+    holders: tuple[Reading, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
         cut = {reading.device.parent for reading in self.readings if isinstance(reading.device, Instance)}
-        return (reading for reading in self.readings if reading.device not in cut)
+        holders = tuple(reading for reading in self.readings if reading.device not in cut)
+        object.__setattr__(self, "holders", holders)
 
     @property
     def processes(self) -> Iterator[GpuProcess]:

@@ -13,7 +13,7 @@ from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Snapshot
 from gpuledger.model.source import Clock, Source
 from gpuledger.node.pace import Pace
-from gpuledger.node.vitals import Vitals, status_of
+from gpuledger.node.vitals import OK, SOURCE, Vitals, status_of
 
 log = logging.getLogger("gpuledger.node")
 
@@ -54,7 +54,8 @@ class Node:
         self._ledger = LedgerState()
         self._stop = Event()
         self._published = Condition()
-        self._last_page = clock.elapsed()
+        self._last_page: float | None = None
+        self._began = clock.elapsed()
         self._stalled = False
         self._status = ""
         # Daemons: a driver call that never returns must not keep the process from ending.
@@ -65,6 +66,7 @@ class Node:
 
     def start(self) -> None:
         """Begin to tick, the first time at once."""
+        self._began = self._clock.elapsed()
         for thread in self._threads:
             thread.start()
 
@@ -80,42 +82,44 @@ class Node:
             self._source.close()
 
     def tick(self) -> Page:
-        """Read, name and post once, publish the Page and answer it."""
+        """Read, name and post once, publish the Page and answer it.
+
+        Whatever goes wrong is told on the Page: the loop outlives any single tick.
+        """
         began = self._clock.elapsed()
-        snapshot, parts, status = self._read(began)
-        seconds = self._clock.elapsed() - began
-        if self._pace.note(seconds):
-            log.warning(
-                "reading takes %.0f ms: the interval is now %g s", seconds * 1000, self._pace.interval
-            )
+        snapshot: Snapshot | None = None
+        parts: list[Collected] = []
+        try:
+            snapshot = self._read(began, parts)
+            status = status_of(snapshot)
+        except SourceUnavailable as error:
+            status = str(error)
+            parts = [Collected(SOURCE, self._clock.elapsed() - began, status)]
+        except Exception as error:
+            status = f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
+            if status != self._status:
+                log.exception("a tick failed")
         unix = snapshot.unix if snapshot else self._clock.unix()
         with self._published:
-            health = self._vitals.ticked(unix, parts, status, self._pace.interval, seconds)
+            health = self._vitals.ticked(unix, snapshot, parts, status, self._pace.interval)
             page = self._show(snapshot, unix, health)
             self._last_page = self._clock.elapsed()
             self._stalled = False
             self._published.notify_all()
         self._say(status)
+        self._note(self._last_page - began)
         return page
 
-    def _read(self, began: float) -> tuple[Snapshot | None, list[Collected], str]:
-        try:
-            snapshot = self._source.read(self._wanted())
-        except SourceUnavailable as error:
-            text = str(error)
-            return None, self._vitals.source_lost(text, self._clock.elapsed() - began), text
+    def _read(self, began: float, parts: list[Collected]) -> Snapshot:
+        snapshot = self._source.read(self._wanted())
         read = self._clock.elapsed()
+        parts += [Collected(SOURCE, read - began), *snapshot.collected]
         snapshot = self._name(snapshot)
         named = self._clock.elapsed()
+        parts.append(Collected("workloads", named - read))
         self._ledger = self._post(snapshot)
-        posted = self._clock.elapsed()
-        parts = [
-            Collected("source", read - began),
-            *snapshot.collected,
-            Collected("workloads", named - read),
-            Collected("ledger", posted - named),
-        ]
-        return snapshot, parts, status_of(snapshot)
+        parts.append(Collected("ledger", self._clock.elapsed() - named))
+        return snapshot
 
     def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:
         source = snapshot.source if snapshot else self._source.info
@@ -127,10 +131,17 @@ class Node:
         # Once per change: a node without a driver must not fill its log.
         if status != self._status:
             self._status = status
-            if status == "ok":
+            if status == OK:
                 log.info("reading %s every %g s", self._source.info.name, self._pace.interval)
             else:
                 log.error("%s", status)
+
+    def _note(self, seconds: float) -> None:
+        before = self._pace.interval
+        if self._pace.note(seconds):
+            now = self._pace.interval
+            level = logging.WARNING if now > before else logging.INFO
+            log.log(level, "a tick takes %.0f ms: the interval is now %g s", seconds * 1000, now)
 
     def _run(self) -> None:
         due = self._clock.elapsed()
@@ -138,8 +149,8 @@ class Node:
             try:
                 self.tick()
             except Exception:
-                # The loop outlives any single tick; the watchdog turns health when none comes through.
-                log.exception("a tick failed")
+                # Only publishing is left to fail; the watchdog turns health when no page comes through.
+                log.exception("a page could not be published")
             now = self._clock.elapsed()
             due = max(due + self._pace.interval, now)
             self._stop.wait(due - now)
@@ -148,17 +159,24 @@ class Node:
         with self._published:
             while not self._stop.is_set():
                 allowed = _STALE_AFTER * self._pace.interval
-                late = self._clock.elapsed() - self._last_page
+                since = self._began if self._last_page is None else self._last_page
+                late = self._clock.elapsed() - since
                 if late >= allowed and not self._stalled:
                     self._turn_stale(late)
                 self._published.wait(None if self._stalled else max(allowed - late, 0.001))
 
     def _turn_stale(self, late: float) -> None:
         self._stalled = True
-        status = (
-            f"no reading for {late:.1f} s: {self._source.info.name} does not answer; device data is withheld"
-            " until it does (look for Xid errors in dmesg; a hung driver needs a reboot)"
-        )
-        health = self._vitals.stalled(status, self._pace.interval, late)
-        self._show(None, self._clock.unix(), health)
+        name = self._source.info.name
+        if self._last_page is None:
+            status = f"no first reading of {name} after {late:.1f} s: the driver is slow to start or hangs"
+        else:
+            status = (
+                f"no reading for {late:.1f} s: {name} does not answer; device data is withheld until it does"
+                " (look for Xid errors in dmesg; a hung driver needs a reboot)"
+            )
+        try:
+            self._show(None, self._clock.unix(), self._vitals.stalled(status, self._pace.interval))
+        except Exception:
+            log.exception("a page could not be published")
         self._say(status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from collections.abc import Collection
 
 _WINDOW = 10
 _CALM = 100
@@ -32,10 +32,16 @@ class Pace:
         return False
 
     def _is_slow(self) -> bool:
-        return len(self._recent) == _WINDOW and median(self._recent) > self.interval / 5
+        return len(self._recent) == _WINDOW and _median(self._recent) > self.interval / 5
 
     def _change(self, interval: float) -> bool:
         self.interval = interval
         self._recent.clear()
         self._calm = 0
         return True
+
+
+def _median(values: Collection[float]) -> float:
+    # The standard library's brings decimal, fractions and random into memory.
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

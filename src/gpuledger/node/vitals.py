@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpuledger.model.page import CollectorHealth, Health
 from gpuledger.model.snapshot import Collected, Snapshot
+
+SOURCE = "source"
+OK = "ok"
 
 
 class Vitals:
@@ -14,57 +17,59 @@ class Vitals:
     def __init__(self, started: float, interval: float) -> None:
         self._started = started
         self._asked = interval
-        self._collectors: dict[str, CollectorHealth] = {}
+        self._collectors = {SOURCE: CollectorHealth(SOURCE, success=False)}
+        self._of_source = {SOURCE}
         self._ticks = 0
 
     def ticked(
-        self, unix: float, parts: Iterable[Collected], status: str, interval: float, seconds: float
+        self,
+        unix: float,
+        snapshot: Snapshot | None,
+        parts: Sequence[Collected],
+        status: str,
+        interval: float,
     ) -> Health:
-        """Health after a tick that came back; `status` is `ok` or what is wrong."""
+        """Health after a tick that came back: `parts` are those that ran, `status` says what is wrong."""
         self._ticks += 1
+        if snapshot is None:
+            self._lose_source(status)
+        else:
+            self._of_source |= {part.name for part in snapshot.collected}
         for part in parts:
             before = self._collectors.get(part.name)
             last = unix if part.success else before.last_success if before else None
             self._collectors[part.name] = CollectorHealth(
                 part.name, part.success, part.seconds, last, part.error
             )
-        return self._health(status, interval, seconds, stalled=False)
+        return self._health(status, interval, self._collectors.values(), stalled=False)
 
-    def stalled(self, status: str, interval: float, seconds: float) -> Health:
-        """Health while a tick does not come back: what reads the driver has not succeeded."""
-        lost = {name: _failed(part, status) for name, part in self._collectors.items()}
-        return self._health(status, interval, seconds, stalled=True, collectors=tuple(lost.values()))
+    def stalled(self, status: str, interval: float) -> Health:
+        """Health while a tick does not come back: what reads the driver does not do its work."""
+        shown = [
+            CollectorHealth(name, False, None, part.last_success, status) if name in self._of_source else part
+            for name, part in self._collectors.items()
+        ]
+        return self._health(status, interval, shown, stalled=True)
 
-    def source_lost(self, error: str, seconds: float) -> list[Collected]:
-        """Parts of a tick whose source could not be read at all: every part known so far failed."""
-        names = [name for name in self._collectors if name != "source"]
-        return [Collected("source", seconds, error), *(Collected(name, 0.0, error) for name in names)]
+    def _lose_source(self, error: str) -> None:
+        for name in self._of_source:
+            last = self._collectors[name].last_success
+            self._collectors[name] = CollectorHealth(name, False, None, last, error)
 
     def _health(
-        self,
-        status: str,
-        interval: float,
-        seconds: float,
-        *,
-        stalled: bool,
-        collectors: tuple[CollectorHealth, ...] | None = None,
+        self, status: str, interval: float, parts: Iterable[CollectorHealth], *, stalled: bool
     ) -> Health:
         return Health(
             status=status,
-            healthy=status == "ok",
+            healthy=status == OK,
             tried=True,
             stalled=stalled,
             ticks=self._ticks,
             interval=interval,
             asked_interval=self._asked,
-            tick_seconds=seconds,
             started=self._started,
-            collectors=tuple(self._collectors.values()) if collectors is None else collectors,
+            collectors=tuple(parts),
         )
-
-
-def _failed(part: CollectorHealth, error: str) -> CollectorHealth:
-    return CollectorHealth(part.name, False, part.seconds, part.last_success, error)
 
 
 def status_of(snapshot: Snapshot) -> str:
@@ -75,4 +80,4 @@ def status_of(snapshot: Snapshot) -> str:
         for reading in snapshot.readings
         if not reading.up and reading.device is reading.device.gpu
     ]
-    return "; ".join(troubles) or "ok"
+    return "; ".join(troubles) or OK

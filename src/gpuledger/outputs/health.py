@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuledger.model.page import Health, Page
+from gpuledger.model.page import Page
 from gpuledger.outputs.routes import Handler, Request, Response, plain
 
 HEALTHY = "/-/healthy"
@@ -31,21 +31,25 @@ def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
         return plain(f"NOT READY: {health.status}", 503, (("Retry-After", "1"),))
 
     def health(_: Request) -> Response:
-        return plain(describe(current().health))
+        return plain(describe(current()))
 
     return {HEALTHY: healthy, READY: ready, HEALTH: health}
 
 
-def describe(health: Health) -> str:
-    """Two lines: `OK`, `STALE: why` or `NOT READY: why`; then how many ticks were made, and how often."""
+def describe(page: Page) -> str:
+    """Two lines: the verdict; then how many ticks were made, and how often."""
+    health = page.health
     every = f"one every {health.interval:g} s"
     if health.interval != health.asked_interval:
         every += f" ({health.asked_interval:g} s asked)"
-    return f"{verdict(health)}\n{health.ticks} ticks, {every}"
+    return f"{verdict(page)}\n{health.ticks} ticks, {every}"
 
 
-def verdict(health: Health) -> str:
-    """The first of the two lines."""
+def verdict(page: Page) -> str:
+    """`OK`, or with the reason `DEGRADED` (part of the data is missing), `STALE` (all is), `NOT READY`."""
+    health = page.health
     if not health.tried:
         return f"NOT READY: {health.status}"
-    return "OK" if health.healthy else f"STALE: {health.status}"
+    if page.snapshot is None:
+        return f"STALE: {health.status}"
+    return "OK" if health.healthy else f"DEGRADED: {health.status}"

@@ -10,9 +10,7 @@ from gpuledger.outputs.routes import Request, Response, plain
 
 _REASONS = {
     200: b"OK",
-    304: b"Not Modified",
     400: b"Bad Request",
-    401: b"Unauthorized",
     404: b"Not Found",
     405: b"Method Not Allowed",
     408: b"Request Timeout",

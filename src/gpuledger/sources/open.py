@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.settings import SourceSettings
 
-KINDS = ("auto", "nvml", "simulator")
+KINDS = ("auto", "nvml", "simulator", "replay")
 _DEFAULT_SCENARIO = "k8s-node"
 
 
@@ -16,7 +18,7 @@ def open_source(settings: SourceSettings, host: Host, clock: Clock, pci: PciBus 
 
     `pci` is this machine's bus, for sources that read its driver.
 
-    Raises UsageError for a source, scenario or scenario key that is not there.
+    Raises UsageError for a source, scenario, scenario key or recording that is not there.
     """
     kind, colon, rest = settings.source.partition(":")
     if kind not in KINDS:
@@ -26,6 +28,12 @@ def open_source(settings: SourceSettings, host: Host, clock: Clock, pci: PciBus 
         from gpuledger.sources.simulator.simulator import Simulator
 
         return Simulator(load(rest or _DEFAULT_SCENARIO), settings, clock)
+    if kind == "replay":
+        if not rest:
+            raise UsageError("--source replay wants the recording: --source replay:FILE")
+        from gpuledger.sources.replay.source import Replay
+
+        return Replay(Path(rest), settings, clock)
     if colon:
         raise UsageError(f"--source {kind} takes nothing after a colon, not '{rest}'")
     # auto never picks the simulator: made-up numbers must be asked for.

@@ -15,7 +15,7 @@ class SourceSettings:
         "source",
         text,
         "auto",
-        "where readings come from: auto (this machine's driver), nvml, simulator[:NAME|FILE]; "
+        "where readings come from: auto (this machine's driver), nvml, simulator[:NAME|FILE], replay:FILE; "
         "auto never picks the simulator",
         metavar="SOURCE",
     )
@@ -52,7 +52,7 @@ class SourceSettings:
         "simulator.speed",
         number(0.01, 10_000),
         1.0,
-        "simulator: scenario seconds per real second",
+        "simulator and replay: seconds of the scenario or recording per real second",
         flags=("--speed",),
         metavar="FACTOR",
     )

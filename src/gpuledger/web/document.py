@@ -64,8 +64,7 @@ def _state(page: Page, view: View) -> str:
     if source.driver_version:
         read_by += f", driver {source.driver_version}"
     return (
-        f"<p>Health: <strong>{escape(verdict(page.health))}</strong>. {_age(page, view.now)} "
-        f"{escape(read_by)}.</p>"
+        f"<p>Health: <strong>{escape(verdict(page))}</strong>. {_age(page, view.now)} {escape(read_by)}.</p>"
     )
 
 

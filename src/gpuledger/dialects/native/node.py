@@ -24,14 +24,15 @@ BUILD = FamilySpec(
 SUCCESS = FamilySpec(
     "gpuledger_collector_success",
     "gauge",
-    "1 when this part of the last tick did its work, 0 when it failed or did not come back.",
+    "1 when this part of the last tick did its work, 0 when it failed or did not come back; source is the "
+    "reading as a whole, devices to events are its parts.",
     ("collector",),
     source="the tick",
 )
 SECONDS = FamilySpec(
     "gpuledger_collector_duration_seconds",
     "gauge",
-    "Wall time of this part of the last tick.",
+    "Wall time of this part of the last tick; source contains its parts.",
     ("collector",),
     unit="seconds",
     source="the tick",

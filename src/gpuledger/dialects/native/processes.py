@@ -103,14 +103,14 @@ def tell(page: Page) -> Iterator[Family]:
     if page.snapshot is None:
         return
     yield from _counts(page.snapshot, page)
-    rows = tuple(Family(spec) for spec in (INFO, MEMORY, START, SM, BANDWIDTH, ENGINES))
+    rows = _Rows()
     for reading in page.snapshot.holders:
         untold = page.ledger.untold.get(reading.device.uuid, frozenset())
         where = labels(reading.device)
         for process in reading.processes or ():
             if not untold or process.key not in untold:
-                _tell(process, (*where, str(process.pid)), *rows)
-    yield from rows
+                rows.tell(process, (*where, str(process.pid)))
+    yield from rows.families
     yield _unresolved(page.snapshot)
 
 
@@ -131,40 +131,44 @@ def _count(reading: Reading, processes: tuple[GpuProcess, ...], count: Family) -
     count.add(len(processes) - computing, *where, "graphics")
 
 
-def _tell(
-    process: GpuProcess,
-    who: tuple[str, ...],
-    info: Family,
-    memory: Family,
-    start: Family,
-    sm: Family,
-    bandwidth: Family,
-    engines: Family,
-) -> None:
-    owner, usage = process.workload, process.usage
-    info.add(
-        1,
-        *who,
-        process.command,
-        process.type_text,
-        owner.kind,
-        owner.namespace,
-        owner.pod,
-        owner.container,
-        owner.user,
-        owner.job,
-        owner.unit,
-        owner.pod_uid,
-        owner.container_id,
-    )
-    memory.add(process.memory, *who)
-    start.add(process.host.start.unix, *who)
-    sm.add(usage.sm, *who)
-    bandwidth.add(usage.memory, *who)
-    engines.add(usage.encoder, *who, "encoder")
-    engines.add(usage.decoder, *who, "decoder")
-    engines.add(usage.jpeg, *who, "jpeg")
-    engines.add(usage.ofa, *who, "ofa")
+class _Rows:
+    """The families that have a row per process."""
+
+    def __init__(self) -> None:
+        self.info, self.memory, self.start = Family(INFO), Family(MEMORY), Family(START)
+        self.sm, self.bandwidth, self.engines = Family(SM), Family(BANDWIDTH), Family(ENGINES)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """In page order."""
+        return (self.info, self.memory, self.start, self.sm, self.bandwidth, self.engines)
+
+    def tell(self, process: GpuProcess, who: tuple[str, ...]) -> None:
+        """One process, `who` being the labels of its series."""
+        owner, usage = process.workload, process.usage
+        self.info.add(
+            1,
+            *who,
+            process.command,
+            process.type_text,
+            owner.kind,
+            owner.namespace,
+            owner.pod,
+            owner.container,
+            owner.user,
+            owner.job,
+            owner.unit,
+            owner.pod_uid,
+            owner.container_id,
+        )
+        self.memory.add(process.memory, *who)
+        self.start.add(process.host.start.unix, *who)
+        self.sm.add(usage.sm, *who)
+        self.bandwidth.add(usage.memory, *who)
+        self.engines.add(usage.encoder, *who, "encoder")
+        self.engines.add(usage.decoder, *who, "decoder")
+        self.engines.add(usage.jpeg, *who, "jpeg")
+        self.engines.add(usage.ofa, *who, "ofa")
 
 
 def _unresolved(snapshot: Snapshot) -> Family:

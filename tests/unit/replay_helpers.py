@@ -70,7 +70,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     assert is_dataclass(hint), hint
     hints = get_type_hints(hint)
     return st.deferred(
-        lambda: st.builds(hint, **{item.name: values(hints[item.name]) for item in fields(hint)})
+        lambda: st.builds(hint, **{item.name: values(hints[item.name]) for item in fields(hint) if item.init})
     )
 
 

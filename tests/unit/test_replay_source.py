@@ -23,6 +23,7 @@ from gpuledger.sources.replay.recording import Entry, Outage
 from gpuledger.sources.replay.source import Replay
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.reader import load, parse
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.workloads.naming import Workloads
 from unit.replay_helpers import Pages, at, named, without_source, write
 from unit.simulator_helpers import ALL, HandClock, Node
@@ -288,8 +289,8 @@ def test_a_closed_recording_is_closed_for_good(recording: Path) -> None:
 
 
 def test_replay_is_asked_for_with_a_file(recording: Path) -> None:
-    source = open_source(SourceSettings(source=f"replay:{recording}"), NoHost(), HandClock())
+    source = open_source(SourceSettings(source=f"replay:{recording}"), SmiSettings(), NoHost(), HandClock())
     assert source.info.name == "replay"
     source.close()
     with pytest.raises(UsageError, match="--source replay:FILE"):
-        open_source(SourceSettings(source="replay"), NoHost(), HandClock())
+        open_source(SourceSettings(source="replay"), SmiSettings(), NoHost(), HandClock())

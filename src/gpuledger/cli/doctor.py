@@ -14,18 +14,20 @@ from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.main import no_words
 from gpuledger.config.assemble import assemble
-from gpuledger.config.node import NODE
+from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.checks import Check
-from gpuledger.model.settings import build, choice, setting, text
+from gpuledger.model.settings import build, choice, setting
 from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import HttpSettings
+from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.checks import source_checks
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 
 _ABOUT = """\
 Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works,
@@ -54,7 +56,7 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class DoctorSettings:
-    """How the diagnosis is written, and what it looks at beyond what `serve` uses."""
+    """How the diagnosis is written."""
 
     format: str = setting(
         "format",
@@ -64,30 +66,14 @@ class DoctorSettings:
         flags=("--format",),
         metavar="FORM",
     )
-    nvidia_smi: str = setting(
-        "nvidia_smi.command",
-        text,
-        "nvidia-smi",
-        "the command that answers like nvidia-smi",
-        flags=("--nvidia-smi-command",),
-        metavar="COMMAND",
-    )
-    textfile: str = setting(
-        "textfile.dir",
-        text,
-        "",
-        "node_exporter's textfile directory (default: looked for where it usually is)",
-        flags=("--textfile-dir",),
-        metavar="DIR",
-    )
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the diagnosis; answers 1 when anything fails."""
-    groups = {"the diagnosis": DoctorSettings, **NODE}
+    groups = {"the diagnosis": DoctorSettings, **NODE, "the textfile": TextfileSettings}
     given = parse(parser("doctor", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
     no_words("doctor", given.words)
-    values = assemble(groups.values(), given.flags, environ, given.config)
+    values = assemble(groups.values(), given.flags, environ, given.config, EVERYTHING)
     findings = run_checks(_checks(values, environ))
     if build(DoctorSettings, values).format == "json":
         sys.stdout.write(as_json(findings, __version__))
@@ -98,14 +84,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Check, ...]:
     """Every package's Checks, with the Settings that `serve` would give it. Raises UsageError as it would."""
-    doctor, source = build(DoctorSettings, values), build(SourceSettings, values)
+    source, smi = build(SourceSettings, values), build(SmiSettings, values)
     host, http = build(HostSettings, values), build(HttpSettings, values)
     procfs = Path(host.procfs)
-    opened = open_source(source, NoHost(), SystemClock())
+    # Only a directory that somebody chose is asked for; the usual one need not be there.
+    textfile = str(values["textfile.dir"]) if "textfile.dir" in values else ""
+    opened = open_source(source, smi, NoHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
     return (
-        *source_checks(source, environment, nvidia_smi=doctor.nvidia_smi, procfs=procfs),
+        *source_checks(source, environment, nvidia_smi=smi.command, procfs=procfs),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
-        *output_checks(http, doctor.textfile, procfs=procfs),
+        *output_checks(http, textfile, procfs=procfs),
     )

@@ -16,7 +16,7 @@ from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.signals import StopRequest
 from gpuledger.config.assemble import assemble
-from gpuledger.config.node import NODE
+from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import ProcFs
@@ -31,6 +31,7 @@ from gpuledger.sources.open import open_source
 from gpuledger.sources.replay.masking import Masker, strip_arguments
 from gpuledger.sources.replay.recording import Entry, Outage, Writer
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.workloads.naming import Workloads
 
 log = logging.getLogger("gpuledger.record")
@@ -94,20 +95,21 @@ class RecordSettings:
     )
 
 
+_GROUPS = (SourceSettings, SmiSettings, HostSettings, LogSettings)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Record until the time is over or a signal says so."""
     groups = {
         "the recording": RecordSettings,
-        **{
-            title: kind for title, kind in NODE.items() if kind in (SourceSettings, HostSettings, LogSettings)
-        },
+        **{title: kind for title, kind in NODE.items() if kind in _GROUPS},
     }
     made = parser("record", _ABOUT, _EXAMPLES, groups)
     made.usage = "gpuledger record FILE [FLAGS]"
     given = parse(made, groups.values(), arguments, environ)
     if len(given.words) != 1:
         raise UsageError("record wants one FILE; see gpuledger record --help")
-    values = assemble(groups.values(), given.flags, environ, given.config, NODE.values())
+    values = assemble(groups.values(), given.flags, environ, given.config, EVERYTHING)
     set_up(build(LogSettings, values))
     _record(given.words[0], build(RecordSettings, values), values)
     return 0
@@ -120,7 +122,7 @@ def _record(name: str, settings: RecordSettings, values: Mapping[str, Any]) -> N
     host_settings = build(HostSettings, values)
     users = PasswdUsers(host_settings.passwd)
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
-    source = open_source(build(SourceSettings, values), host, clock)
+    source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock)
     try:
         with StopRequest() as stop:
             ticks = _Ticks(source, Workloads(users.name), clock)

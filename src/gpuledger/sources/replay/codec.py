@@ -188,7 +188,7 @@ class _Record:
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
-        self._fields: tuple[Field[Any], ...] = fields(kind)
+        self._fields: tuple[Field[Any], ...] = tuple(item for item in fields(kind) if item.init)
         hints = get_type_hints(kind)
         self.forms: dict[str, Form] = {item.name: form_of(hints[item.name]) for item in self._fields}
 
@@ -281,6 +281,6 @@ def layout_of(kind: type) -> dict[str, list[str]]:
         waiting += get_args(hint)
         known = hint is Quantity or getattr(hint, "__name__", "") in found
         if isinstance(hint, type) and is_dataclass(hint) and not known:
-            found[hint.__name__] = [item.name for item in fields(hint)]
+            found[hint.__name__] = [item.name for item in fields(hint) if item.init]
             waiting += get_type_hints(hint).values()
     return dict(sorted(found.items()))

@@ -152,7 +152,7 @@ def _plan(kind: type) -> dict[str, Rule | None]:
     """What to do with each field that may hold an identifier: a rule, or None to look inside."""
     rules = RULES.get(kind, {})
     plan: dict[str, Rule | None] = {}
-    for item in fields(kind):
+    for item in (item for item in fields(kind) if item.init):
         parts = parts_of(get_type_hints(kind)[item.name])
         if item.name in rules:
             if rules[item.name] is not _keep:

@@ -8,6 +8,7 @@ from ctypes import CDLL
 from pathlib import Path
 
 from gpuledger.host.first_sight import NoHost
+from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.settings import SourceSettings
@@ -18,8 +19,12 @@ _DEFAULT_SCENARIO = "k8s-node"
 _LIBRARY = "libnvidia-ml.so.1"
 
 
-def open_source(settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock) -> Source:
+def open_source(
+    settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock, pci: PciBus | None = None
+) -> Source:
     """The Source that the user asked for. The driver is not touched before the first read.
+
+    `pci` is this machine's bus, for sources that read its driver.
 
     Raises UsageError for a source, scenario, scenario key or recording that is not there.
     """
@@ -43,7 +48,7 @@ def open_source(settings: SourceSettings, smi: SmiSettings, host: Host, clock: C
         return _open_smi(settings, smi, host, clock)
     from gpuledger.sources.nvml.source import NvmlSource
 
-    return NvmlSource(settings, host, clock)
+    return NvmlSource(settings, host, clock, pci=pci)
 
 
 def prefers_smi(smi: SmiSettings, load: Callable[[str], object] = CDLL) -> bool:

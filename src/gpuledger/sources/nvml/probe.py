@@ -22,10 +22,11 @@ from typing import IO, Any, Final
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.nvml.codes import SUCCESS, name_of
-from gpuledger.sources.nvml.devices import Devices, GpuState
+from gpuledger.sources.nvml.devices import Devices
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import LIBRARY, GpuGone, Library, load_library
 from gpuledger.sources.nvml.processes import ProcessLists
+from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.utilization import NOT_READABLE, UtilizationSamples
 
 # Imports what this process imports: the same code, and nothing more of the working directory than it does.
@@ -215,8 +216,8 @@ def examine(tell: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = l
     library = _Telling(lambda: loaded, tell)
     try:
         library.start()
-        tell({"driver_version": library.text("nvmlSystemGetDriverVersion") or ""})
-        tell({"library_version": library.text("nvmlSystemGetNVMLVersion") or ""})
+        tell({"driver_version": library.text("nvmlSystemGetDriverVersion")[1]})
+        tell({"library_version": library.text("nvmlSystemGetNVMLVersion")[1]})
         for gpu in _gpus(library):
             tell({"gpu": asdict(gpu)})
     except SourceUnavailable as error:
@@ -226,17 +227,17 @@ def examine(tell: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = l
 
 
 def _gpus(library: _Telling) -> Iterator[GpuAnswer]:
-    devices = Devices(library, ())
+    devices = Devices(library, (), slow_interval=0.0)
     devices.find_all()
     findings = Findings()
-    devices.check(findings)
+    devices.check(0.0, findings)
     lists = ProcessLists(library)
     lists.prepare()
     samples = UtilizationSamples(library)
-    yield from (GpuAnswer(index, error=name_of(code)) for index, code in devices.missing.items())
+    yield from (GpuAnswer(index, error=name_of(code)) for index, (code, _) in devices.missing.items())
     faults = {failure.device: failure.reason for failure in findings.failures}
     for state in devices.states:
-        library.about = f" of GPU {state.index}"
+        library.about = f" of GPU {state.gpu.index}"
         yield _gpu(state, library, lists, samples, faults.get(state.gpu, ""))
     library.about = ""
 
@@ -251,14 +252,18 @@ def _gpu(
     try:
         persistence, persistence_error = _mode(library, "nvmlDeviceGetPersistenceMode", state)
         accounting, accounting_error = _mode(library, "nvmlDeviceGetAccountingMode", state)
-        lists.read(state, findings)
+        if state.cut_known:
+            lists.read(state, findings)
         lists_error = findings.error_of("processes")
-        used = samples.read(state, findings)
+        used = samples.read(state, 0.0, findings)
     except GpuGone as gone:
         return _named(gpu, error=name_of(gone.code))
+    cut_error = "" if state.cut_read else fault
     parts = [part.device for part in state.instances]
     pids = {(part.device.uuid, pid) for part in state.parts for pid in part.pids}
-    unreadable = "" if used is not NOT_READABLE else findings.error_of("utilization") or "NOT_SUPPORTED"
+    unreadable = (
+        "" if used is not NOT_READABLE else findings.error_of("utilization") or cut_error or "NOT_SUPPORTED"
+    )
     return _named(
         gpu,
         persistence=persistence,
@@ -266,7 +271,7 @@ def _gpu(
         accounting=accounting,
         accounting_error=accounting_error,
         mig=state.mig_enabled,
-        mig_error=fault,
+        mig_error=cut_error,
         instances=tuple(
             InstanceAnswer(part.uuid, part.gi, part.ci, part.profile)
             for part in parts

@@ -11,6 +11,7 @@ from gpuledger import __version__
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
@@ -77,7 +78,8 @@ def assemble_parts(
     if not Path(host_settings.procfs, "stat").exists():
         raise UsageError(f"--procfs: {host_settings.procfs} is no proc filesystem: it has no file 'stat'")
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
-    source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock)
+    pci = PciBus(host_settings.sysfs)
+    source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock, pci)
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
 
     def publish(page: Page) -> None:

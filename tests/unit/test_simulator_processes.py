@@ -47,7 +47,7 @@ def test_a_pod_name_becomes_known_when_it_is_due() -> None:
     early = only(node.at(5.9)).host
     assert early.workload is not None
     assert (early.workload.namespace, early.workload.pod, early.workload.container) == ("", "", "")
-    assert early.workload.missing == "pod_name_pending"
+    assert early.workload.missing == "pod_name"
     late = only(node.at(6)).host
     assert late.workload is not None
     assert (late.workload.namespace, late.workload.pod, late.workload.container) == ("n", "p", "c")

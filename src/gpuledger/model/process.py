@@ -95,6 +95,18 @@ class UtilizationSample:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountingRecord:
+    """What the driver's accounting mode says of one process (`nvmlDeviceGetAccountingStats`).
+
+    `began` and `ended` are in the source's own seconds; `ended` is None while it runs.
+    """
+
+    pid: int
+    began: float
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcess:
     """One OS process on one Device. Identity is `(device, pid, start)`.
 

@@ -9,8 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuledger.ledger.energy.evidence import Evidence, Record, Sighting, engine_time
-from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessType, Start, UtilizationSample
+from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
+from gpuledger.model.process import (
+    AccountingRecord,
+    GpuProcess,
+    HostFacts,
+    ProcessKey,
+    ProcessType,
+    Start,
+    UtilizationSample,
+)
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 
@@ -154,7 +162,7 @@ def _begin(
     evidence: Evidence,
     last: Sighting,
     unix: float,
-    record: Record | None,
+    record: AccountingRecord | None,
     times: list[float],
 ) -> float:
     if record is not None:
@@ -172,7 +180,7 @@ def _end(
     key: ProcessKey,
     evidence: Evidence,
     last: Sighting,
-    record: Record | None,
+    record: AccountingRecord | None,
     times: list[float],
     begins: float,
 ) -> float:

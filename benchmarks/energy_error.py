@@ -6,8 +6,8 @@ The simulator knows the true joules of each process. Billed by:
   gpuledger       the ledger, floors unknown at the start and learnt
   whole GPU       what DCGM calls a process's energy: the GPU's counter over the process's lifetime
   power x share   Kepler's: (power - idle power) x SM share x interval, once a second
-Errors are of processes with more than 100 J, in percent of the truth; `sum` is what all are billed together in
-percent of what the processes truly caused.
+Errors are of processes with more than 100 J, in percent of the truth; `sum` is what all are billed together
+in percent of what the processes truly caused. Floors are learnt from the node's first, empty minute.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class WholeGpu:
     billed: dict[ProcessKey, float] = field(default_factory=dict)
 
     def post(self, snapshot: Snapshot) -> None:
+        """Take in one second."""
         counters = {one.device.gpu.uuid: one.get(ENERGY) for one in snapshot.readings if one.get(ENERGY)}
         for process in snapshot.processes:
             counter = counters[process.device.gpu.uuid] or 0.0
@@ -61,6 +62,7 @@ class PowerTimesShare:
     billed: dict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
 
     def post(self, snapshot: Snapshot) -> None:
+        """Take in one second."""
         power = {one.device.gpu.uuid: one.get(POWER) for one in snapshot.readings if one.get(POWER)}
         shares: dict[str, dict[ProcessKey, float]] = defaultdict(dict)
         for process in snapshot.processes:
@@ -84,6 +86,7 @@ class OurBooks:
     billed: dict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
 
     def post(self, snapshot: Snapshot) -> None:
+        """Take in one second."""
         for posted in self.book.post(snapshot):
             for key, joules in posted.booked.processes.items():
                 self.billed[key] += joules / 1000
@@ -190,9 +193,8 @@ def table(seeds: int) -> Iterable[str]:
         for name, pairs in found.items():
             errors = [abs(billed - true) / true * 100 for billed, true in pairs]
             together = sum(billed for billed, _ in pairs) / sum(true for _, true in pairs) * 100
-            yield (
-                f"| {kind} | {len(pairs)} | {name} | {mean(errors):.1f} | {max(errors):.1f} | {together:.1f} |"
-            )
+            figures = " | ".join(f"{figure:.1f}" for figure in (mean(errors), max(errors), together))
+            yield f"| {kind} | {len(pairs)} | {name} | {figures} |"
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from gpuledger.ledger.energy.energy import EnergyBook
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.sources.simulator.reader import load
 from unit.simulator_helpers import Node
 
@@ -144,3 +146,42 @@ gpus:
     assert abs(Fraction(billed, 1000) - true) <= 1
     assert {one.booked.method for one in totals.postings} == {"measured"}
     assert totals.total(uuid) == billed
+
+
+SHARED = """
+gpus:
+  - {empty_watts: 60, resident_watts: 90, load_watts: 400, limit_watts: 700, counter_refresh: 1,
+     processes: [
+       {name: a, memory: 1GB, load: 0.4, start: 5, stop: 70},
+       {name: b, memory: 1GB, load: 0.3, busy: 4, quiet: 3, start: 20},
+       {name: c, memory: 1GB, start: 10, stop: 110},
+     ]}
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_truth_lies_within_the_bounds_of_every_session(seed: int) -> None:
+    """Low is what was measured alone, high what the GPU used meanwhile; a refresh at each end is not seen."""
+    node, ledger = Node(SHARED, seed=seed), Ledger(LedgerSettings())
+    sessions = []
+    for second in range(150):
+        ledger.post(node.at(float(second)))
+        sessions += ledger.sessions.ended
+    sessions += [one.record() for one in ledger.sessions.open()]
+    true = {account.process: joules for account, joules in node.source.truth(149.0).items()}
+    a_refresh_at_each_end = 2 * 1 * 700
+    assert len(sessions) == 3
+    for session in sessions:
+        joules = true[session.process.key]
+        assert session.measured / 1000 <= joules + a_refresh_at_each_end
+        assert joules <= session.high / 1000 + a_refresh_at_each_end
+        assert session.measured + session.apportioned <= session.high
+
+
+def test_a_held_process_is_held_all_the_time_and_a_busy_one_is_not() -> None:
+    node, ledger = Node(SHARED), Ledger(LedgerSettings())
+    for second in range(100):
+        ledger.post(node.at(float(second)))
+    held = {one.process.name: one.held_seconds for one in ledger.sessions.open()}
+    assert held["c"] == pytest.approx(89, abs=1)
+    assert held["b"] < 60

@@ -184,6 +184,7 @@ def test_an_instance_tells_its_memory_and_nothing_of_the_whole_gpu() -> None:
         q.MEMORY_USED: 3e9,
         q.MEMORY_FREE: 37e9,
         q.MEMORY_RESERVED: 0,
+        q.ENGINE_ACTIVITY: 1.0,
     }
     assert (found.processes or ())[0].usage.sm is None
     assert reading(snapshot).values[q.MEMORY_USED] == 5e9

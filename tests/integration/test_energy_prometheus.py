@@ -101,7 +101,8 @@ def test_what_is_told_balances_from_outside(watched: tuple[Server, Prometheus]) 
     _, real = watched
     books = (
         "sum by (uuid) (gpuledger_energy_joules_total) + sum by (uuid) (gpuledger_energy_pending_joules) + "
-        "sum by (uuid) (gpuledger_energy_closed_joules) - sum by (uuid) (gpuledger_device_energy_joules_total)"
+        "sum by (uuid) (gpuledger_energy_closed_joules) "
+        "- sum by (uuid) (gpuledger_device_energy_joules_total)"
     )
     answers = real.query(f"abs({books})")
     assert len(answers) == 2

@@ -93,7 +93,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     simulated = opened.info.simulated
     opened.close()
     return (
-        *source_checks(source, smi, environment, procfs=procfs),
+        *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *output_checks(http, textfile, procfs=procfs),
     )

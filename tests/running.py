@@ -37,7 +37,7 @@ def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subproce
         [sys.executable, "-m", "gpuledger", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, "GPULEDGER_STATE_DIR": "none", **(env or {})},
         timeout=PATIENCE,
         check=False,
     )
@@ -53,7 +53,8 @@ class Program:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **(env or {})},
+            # Tests run side by side, and one machine has one set of books.
+            env={**os.environ, "GPULEDGER_STATE_DIR": "none", **(env or {})},
         )
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -79,12 +79,12 @@ def run(arguments: Sequence[str]) -> int:
     every = vocabularies(values)
     names = _names(settings, values, every)
     if settings.stdout:
-        return _print(assemble_parts(values, every, names), names)
+        return _print(assemble_parts(values, every, names, keeps_books=False), names)
     families = {spec.name for name in names for spec in every[name].specs}
     file = Textfile(Path(settings.directory), settings.file)
     neighbours = Neighbours(file.path, families)
     if settings.every is None:
-        return _write_once(assemble_parts(values, every, names), names, file, neighbours)
+        return _write_once(assemble_parts(values, every, names, keeps_books=False), names, file, neighbours)
     wake = Wake()
     parts = assemble_parts(values, every, names, published=wake.up)
     return _keep_writing(parts, names, file, neighbours, settings.every, wake)
@@ -207,7 +207,7 @@ def _keep_writing(
             # Nobody keeps it true from here on.
             file.remove()
         finally:
-            parts.node.stop()
+            parts.stop()
     return 0
 
 

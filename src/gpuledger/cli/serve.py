@@ -14,7 +14,7 @@ from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
-from gpuledger.cli.wiring import Assembly, assemble_node
+from gpuledger.cli.wiring import Parts, assemble_node
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.config.settings import LogSettings
@@ -58,16 +58,16 @@ async def _serve(values: Mapping[str, object]) -> int:
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     server = HttpServer(made.listeners)
-    # Port first: who cannot listen must not have touched the driver.
-    await server.start()
     try:
-        _greet(made, server)
-        made.node.start()
+        # Port first: who cannot listen must not have touched the driver.
+        await server.start()
+        _greet(made.parts, server)
+        made.parts.node.start()
         await _until_told()
         log.info("stopping")
     finally:
         await server.stop()
-        made.node.stop()
+        made.parts.stop()
     return 0
 
 
@@ -86,9 +86,13 @@ class _Complaints:
             log.error("%s (further ones like this are not logged)", text)
 
 
-def _greet(made: Assembly, server: HttpServer) -> None:
-    log.info("gpuledger %s, source %s", __version__, made.source.info.name)
-    warn_if_simulated(made.source.info)
+def _greet(parts: Parts, server: HttpServer) -> None:
+    log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
+    warn_if_simulated(parts.source.info)
+    if parts.store is not None:
+        log.info("books in %s", parts.store.file)
+    else:
+        log.info("books in memory alone: they end with this program")
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from os import environ
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
+from gpuledger.ledger.store.open import open_store
+from gpuledger.ledger.store.store import Store
 from gpuledger.model.errors import UsageError
 from gpuledger.model.page import Dialect, Page
 from gpuledger.model.settings import build
@@ -38,21 +41,26 @@ from gpuledger.workloads.naming import Workloads
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A node that has not begun to tick, and the store that holds its newest Page."""
+    """A node that has not begun to tick, its books, and the pages that it will publish."""
 
     clock: Clock
     source: Source
     node: Node
     pages: PageStore
+    store: Store | None
+
+    def stop(self) -> None:
+        """End the node, then close the books."""
+        self.node.stop()
+        if self.store is not None:
+            self.store.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
     """A node that has not begun to tick, and what its HTTP server answers."""
 
-    source: Source
-    node: Node
-    pages: PageStore
+    parts: Parts
     listeners: tuple[tuple[Address, Routes], ...]
 
 
@@ -66,11 +74,14 @@ def assemble_parts(
     every: Mapping[str, Dialect],
     listed: Iterable[str],
     published: Callable[[], None] = lambda: None,
+    *,
+    keeps_books: bool = True,
 ) -> Parts:
     """Source, workloads, ledger and dialects joined; `listed` are the dialects that somebody reads.
 
     `published` is called after each new Page, from the node's own threads. Raises UsageError for a source,
-    scenario or dialect that is not there. The driver is not touched before the first tick.
+    scenario or dialect that is not there, GpuledgerError for books that another program has open or a newer
+    version made. The driver is not touched before the first tick; the books are the last to be opened.
     """
     clock = SystemClock()
     host_settings = build(HostSettings, values)
@@ -81,12 +92,15 @@ def assemble_parts(
     pci = PciBus(host_settings.sysfs)
     source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock, pci)
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
+    store = None
+    if keeps_books:
+        store = open_store(build(StoreSettings, values), source.info, host.boot_id, clock, environ)
 
     def publish(page: Page) -> None:
         pages.publish(page)
         published()
 
-    ledger = Ledger(build(LedgerSettings, values))
+    ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
         source,
         name=Workloads(users.name).name,
@@ -96,13 +110,13 @@ def assemble_parts(
         clock=clock,
         interval=build(NodeSettings, values).interval,
     )
-    return Parts(clock, source, node, pages)
+    return Parts(clock, source, node, pages, store)
 
 
 def assemble_node(values: Mapping[str, Any]) -> Assembly:
     """Everything of a serving node out of parsed values by key (`config.assemble`).
 
-    Raises UsageError for a source, scenario or dialect that is not there.
+    Raises as `assemble_parts` does.
     """
     every = vocabularies(values)
     http = build(HttpSettings, values)
@@ -119,4 +133,4 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     listeners = tuple(
         (address, Routes({**common, **pages.routes(http.metrics_path, names)})) for address, names in listed
     )
-    return Assembly(parts.source, parts.node, pages, listeners)
+    return Assembly(parts, listeners)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import HostSettings
-from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
@@ -20,6 +20,7 @@ NODE: dict[str, type] = {
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,
     "how much is told": LedgerSettings,
+    "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
     "this machine": HostSettings,
     "log": LogSettings,

@@ -74,6 +74,11 @@ class ProcFs:
         self._boot_time: tuple[float, float] | None = None
 
     @property
+    def boot_id(self) -> str:
+        """This boot of the machine; empty where it cannot be read."""
+        return self._boot()
+
+    @property
     def watched(self) -> int:
         """How many pids are held in memory: those of the last tick."""
         return len(self._known)

@@ -8,8 +8,10 @@ from math import inf
 
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.journal import OWNERS, ROWS, Journal
+from gpuledger.ledger.kept import KeptGpu
 from gpuledger.ledger.ownership import Ownership
-from gpuledger.ledger.told import HeldSeries, Labels
+from gpuledger.ledger.told import Held, HeldSeries, Labels
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
 from gpuledger.model.workload import UNKNOWN
@@ -30,7 +32,9 @@ class Accounts:
         self._owners = HeldSeries(hold, retention)
         self._rows = HeldSeries(hold, retention)
         self._known: dict[ProcessKey, Ownership] = {}
-        self._row_of: dict[Labels, Ownership] = {}
+        # Who stands behind a row, and as what process: a name that comes late makes another row.
+        self._row_of: dict[Labels, tuple[Ownership, GpuProcess]] = {}
+        self._left: dict[ProcessKey, None] = {}
 
     def post(
         self,
@@ -73,13 +77,18 @@ class Accounts:
         """The owner is known: its row begins, and it gets what waited."""
         labels = _row_labels(ownership, untold)
         before = self._row_of.get(labels)
-        if labels[2] != OTHER and before is not None and before.process.key != ownership.process.key:
+        if labels[2] != OTHER and before is not None and before[0].process.key != ownership.process.key:
             self._rows.replace(labels)
         self._rows.open(labels, now)
-        self._row_of[labels] = ownership
+        if before is None or before[0] is not ownership:
+            self._stand_behind(labels, ownership)
         for method, joules in ownership.waiting.items():
             self._book(ownership, method, joules, untold, now)
         ownership.waiting.clear()
+
+    def _stand_behind(self, labels: Labels, ownership: Ownership) -> None:
+        self._row_of[labels] = (ownership, ownership.shown or ownership.process)
+        self._rows.rename(labels)
 
     def _book(
         self,
@@ -90,18 +99,22 @@ class Accounts:
         now: float,
     ) -> None:
         if ownership.owner is None:
-            ownership.waiting[method] += joules
+            ownership.wait(method, joules)
             return
         self._owners.add(_owner_labels(ownership, method), joules, now)
-        ownership.methods.add(method)
+        ownership.add_method(method)
         measured = joules if method == MEASURED else 0
-        self._rows.add(_row_labels(ownership, untold), joules, now, measured)
+        labels = _row_labels(ownership, untold)
+        self._rows.add(labels, joules, now, measured)
+        if labels not in self._row_of:
+            self._stand_behind(labels, ownership)
 
     def _leave(self, key: ProcessKey, untold: frozenset[ProcessKey], now: float) -> None:
         ownership = self._known.pop(key)
         if ownership.owner is None:
             ownership.give_up()
             self._open(ownership, untold, now)
+        self._left[key] = None
 
     def _post_own(self, one: Posted, now: float) -> None:
         uuid, method = one.gpu.uuid, one.booked.method
@@ -115,6 +128,70 @@ class Accounts:
                 self._owners.add((uuid, account, by, *_NOBODY), joules, now)
                 # A Gpu's own accounts do not end.
                 self._owners.series[uuid, account, by, *_NOBODY].alive = inf
+
+    def resume(self, gpu: KeptGpu, now: float) -> None:
+        """Go on from what an earlier run told of a Gpu."""
+        for kept in gpu.owners:
+            owner = Ownership(
+                kept.process,
+                now - kept.age,
+                kept.owner,
+                None if kept.owner is None else kept.process,
+                kept.resolved,
+                Counter(kept.waiting),
+                set(kept.methods),
+                changed=False,
+            )
+            self._known[kept.process.key] = owner
+        self._owners.closed[gpu.uuid] += gpu.closed
+        for one in gpu.series:
+            held = Held(now - one.age, inf if one.lasting else now, one.millijoules, one.measured, one.number)
+            held.renamed = False
+            (self._owners if one.process is None else self._rows).series[one.labels] = held
+            if one.process is not None:
+                self._row_of[one.labels] = self._behind(one.labels, one.process)
+
+    def _behind(self, labels: Labels, process: GpuProcess) -> tuple[Ownership, GpuProcess]:
+        known = self._known.get(process.key)
+        if known is not None and known.shown is not None:
+            if labels[2] == OTHER or _row_labels(known, frozenset()) == labels:
+                return known, known.shown
+            return known, process
+        return Ownership(process, 0.0, process.workload, process, resolved=True, changed=False), process
+
+    def take(self, journal: Journal) -> None:
+        """Hand over what is not stored yet."""
+        for book, of in ((self._owners, OWNERS), (self._rows, ROWS)):
+            for labels in book.changed:
+                held = book.series[labels]
+                behind = self._row_of[labels][1] if of == ROWS else None
+                journal.take_series(of, labels, held, behind)
+            book.changed.clear()
+            journal.drop_series(book.dropped)
+            book.dropped.clear()
+        for key, ownership in self._known.items():
+            if ownership.changed:
+                ownership.changed = False
+                journal.owners[key] = ownership
+        for key in self._left:
+            if key not in self._known:
+                journal.leave(key)
+        self._left.clear()
+
+    def forget_stored(self) -> None:
+        """The store is a new one: everything is to be handed over again."""
+        for book in (self._owners, self._rows):
+            book.changed.update(book.series)
+            book.dropped.clear()
+            for held in book.series.values():
+                held.renamed = True
+        for ownership in self._known.values():
+            ownership.changed = True
+
+    @property
+    def closed(self) -> Mapping[str, int]:
+        """Millijoules of series that have ended, by Gpu uuid."""
+        return self._owners.closed
 
     def state(self, totals: Mapping[str, int], now: float) -> EnergyState:
         """As the page tells it. `totals` are millijoules by Gpu uuid since the books were opened."""
@@ -136,13 +213,12 @@ class Accounts:
         )
 
     def _row(self, labels: Labels, millijoules: int, measured: int) -> EnergyRow:
-        ownership = self._row_of[labels]
-        shown = ownership.shown or ownership.process
+        ownership, shown = self._row_of[labels]
         return EnergyRow(
             process=shown,
             millijoules=millijoules,
             measured=measured,
-            active=self._known.get(ownership.process.key) is ownership,
+            active=ownership.shown is shown and self._known.get(shown.key) is ownership,
             other=labels[2] == OTHER,
         )
 

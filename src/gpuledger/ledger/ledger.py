@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuledger.ledger.accounts import Accounts
 from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.energy import WANTS, EnergyBook
 from gpuledger.ledger.energy.floor import given_floors
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.journal import Books
+from gpuledger.ledger.keeper import Keeper
 from gpuledger.ledger.membership import Membership
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
@@ -21,11 +24,14 @@ from gpuledger.model.snapshot import Snapshot
 
 
 class Ledger:
-    """Posts one Snapshot at a time; used by the tick thread alone. Its state is an immutable value."""
+    """Posts one Snapshot at a time; used by the tick thread alone. Its state is an immutable value.
+
+    With `books` it goes on from what they kept, and every posting is in them before its state is answered.
+    """
 
     wants: frozenset[Quantity] = WANTS
 
-    def __init__(self, settings: LedgerSettings) -> None:
+    def __init__(self, settings: LedgerSettings, books: Books | None = None) -> None:
         self.sessions = Sessions()
         floors = given_floors(settings.empty_watts, settings.resident_watts)
         self.energy = EnergyBook(floors, Policy(settings.policy))
@@ -34,6 +40,7 @@ class Ledger:
         self._states = DeviceStates()
         self._totals: Counter[str] = Counter()
         self._closed: Counter[str] = Counter()
+        self._keeper = None if books is None else Keeper(books, self.sessions, self.energy, self._accounts)
         self._state = LedgerState()
 
     @property
@@ -43,6 +50,8 @@ class Ledger:
 
     def post(self, snapshot: Snapshot) -> LedgerState:
         """Book one Snapshot and answer the state after it."""
+        if self._keeper is not None:
+            self._keeper.resume(snapshot, self._totals)
         untold = self._membership.post(snapshot, self.sessions.by_device)
         posted = self.energy.post(snapshot)
         self.sessions.post(snapshot, posted)
@@ -50,10 +59,10 @@ class Ledger:
         self._states.post(snapshot)
         states, seconds = self._states.told()
         for session in self.sessions.ended:
-            self._closed[session.device.gpu.uuid] += 1
+            self._closed[session.process.device.gpu.uuid] += 1
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
-        self._state = LedgerState(
+        state = LedgerState(
             compute_sessions=compute,
             graphics_sessions=graphics,
             untold=untold,
@@ -65,7 +74,15 @@ class Ledger:
             device_states=states,
             state_seconds=seconds,
         )
+        self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, posted, state)
         return self._state
+
+    def _keep(
+        self, keeper: Keeper, snapshot: Snapshot, posted: list[Posted], state: LedgerState
+    ) -> LedgerState:
+        part, may_be_shown = keeper.keep(snapshot, posted, self._totals)
+        energy = state.energy if may_be_shown else self._state.energy
+        return replace(state, energy=energy, parts=(part,))
 
     def _tell_energy(
         self, snapshot: Snapshot, posted: list[Posted], untold: Mapping[str, frozenset[ProcessKey]]

@@ -18,6 +18,7 @@ class Ownership:
 
     `process` is as last named; `shown` is the one whose labels are told, frozen together with the owner.
     `waiting` holds millijoules by method that no series has yet; `methods` are those that have one.
+    `changed` says that the store has not been told.
     """
 
     process: GpuProcess
@@ -27,6 +28,18 @@ class Ownership:
     resolved: bool = False
     waiting: Counter[str] = field(default_factory=Counter)
     methods: set[str] = field(default_factory=set)
+    changed: bool = True
+
+    def wait(self, method: str, millijoules: int) -> None:
+        """Keep joules until the owner is known."""
+        self.waiting[method] += millijoules
+        self.changed = True
+
+    def add_method(self, method: str) -> None:
+        """There is a series of this method."""
+        if method not in self.methods:
+            self.methods.add(method)
+            self.changed = True
 
     def learn(self, process: GpuProcess, now: float) -> bool:
         """Take in the newest answer; True when the owner became known by it, or known better."""
@@ -48,4 +61,5 @@ class Ownership:
     def _freeze(self, owner: Workload) -> bool:
         self.owner, self.shown = owner, self.process
         self.methods = set()
+        self.changed = True
         return True

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuledger.ledger.energy.booking import MEASURED
+from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.model.process import GpuProcess, ProcessKey
@@ -19,7 +20,9 @@ class OpenSession:
 
     `high` is the upper bound of what it can have used: everything of its Gpu's intervals in which it was
     resident, less what was measured to others. `sm_seconds` is the integral of its SM share over the
-    `sm_known` seconds in which the share was told.
+    `sm_known` seconds in which the share was told. `watched` is false until this run has seen it: then an end
+    is inferred, not seen. `number` is its name in the store; `changed` and `renamed` say what is not stored
+    yet (`renamed`: who it is, too), `stored` whether there is a row at all.
     """
 
     process: GpuProcess
@@ -33,13 +36,20 @@ class OpenSession:
     measured: int = 0
     apportioned: int = 0
     high: int = 0
+    number: int = 0
+    ended: float | None = None
+    watched: bool = True
     changed: bool = True
+    renamed: bool = True
+    stored: bool = False
 
     def see(self, process: GpuProcess, unix: float, seconds: float) -> None:
         """The process is there, `seconds` after it was seen last."""
-        self.process = process
+        before, self.process = self.process, process
         self.last_seen = unix
-        self.changed = True
+        self.changed = self.watched = True
+        if process.workload is not before.workload or process.name is not before.name:
+            self.renamed = self.renamed or _who(process) != _who(before)
         if process.memory is not None:
             self.peak_memory = max(self.peak_memory or 0, process.memory)
         share = process.usage.sm
@@ -50,14 +60,19 @@ class OpenSession:
             if not share and not process.usage.encoder and not process.usage.decoder:
                 self.held_seconds += seconds
 
-    def record(self, ended: float | None = None, exit_seen: bool = False) -> Session:
+    def end(self) -> None:
+        """It is gone. The exit was seen when the lists before and after it were."""
+        self.ended = self.last_seen
+        self.changed = True
+
+    def record(self) -> Session:
         """As an immutable record."""
         return Session(
             self.process,
             self.first_seen,
             self.last_seen,
-            ended=ended,
-            exit_seen=exit_seen,
+            ended=self.ended,
+            exit_seen=self.ended is not None and self.watched,
             peak_memory=self.peak_memory,
             sm_mean=self.sm_seconds / self.sm_known if self.sm_known else None,
             sm_most=self.sm_most,
@@ -68,17 +83,36 @@ class OpenSession:
         )
 
 
+def _who(process: GpuProcess) -> tuple[object, ...]:
+    return (process.workload, process.command, process.host.executable, process.host.user)
+
+
 class Sessions:
     """Open Sessions, one per `(device, pid, start)`, and those that ended in the last posting.
 
     A Session ends when its Device's list was read and the process is not in it, or when the Device is gone
     from a whole Device list (a MIG instance taken apart). A list that failed ends nothing.
+    An interval can outlast a process: what is booked late goes to the Session that ended, told in `amended`.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, dict[ProcessKey, OpenSession]] = {}
         self._elapsed: float | None = None
-        self.ended: list[Session] = []
+        self._late: dict[ProcessKey, tuple[OpenSession, float]] = {}
+        self._next = 1
+        self.ended: list[OpenSession] = []
+        self.amended: list[OpenSession] = []
+
+    def resume(self, kept: Iterable[OpenSession], following: int) -> None:
+        """Go on from what an earlier run left open; new Sessions are numbered from `following`."""
+        for one in kept:
+            self._open.setdefault(one.process.device.uuid, {})[one.process.key] = one
+        self._next = following
+
+    def number_of(self, key: ProcessKey) -> int:
+        """The number of a process's Session, open or lately ended; KeyError for one that never was here."""
+        found = self._open.get(key[0], {}).get(key)
+        return self._late[key][0].number if found is None else found.number
 
     @property
     def by_device(self) -> Mapping[str, Mapping[ProcessKey, OpenSession]]:
@@ -97,6 +131,7 @@ class Sessions:
         """Open, carry on and end Sessions by one Snapshot and what was booked with it."""
         seconds = 0.0 if self._elapsed is None else max(snapshot.elapsed - self._elapsed, 0.0)
         self._elapsed = snapshot.elapsed
+        self.amended = []
         gone: dict[ProcessKey, OpenSession] = {}
         here = set()
         for reading in snapshot.holders:
@@ -108,8 +143,16 @@ class Sessions:
                 gone |= self._open.pop(uuid)
         for one in posted:
             self._book(one, gone)
-        # An exit is seen when the Device's lists before and after it were.
-        self.ended = [one.record(one.last_seen, exit_seen=True) for one in gone.values()]
+        for session in gone.values():
+            session.end()
+        self.ended = list(gone.values())
+        self._remember(gone, snapshot.elapsed)
+
+    def _remember(self, gone: Mapping[ProcessKey, OpenSession], now: float) -> None:
+        # Oldest first, so that what is no longer needed stands at the beginning.
+        for key in [key for key, (_, since) in self._late.items() if now - since > 2 * LONGEST]:
+            del self._late[key]
+        self._late |= {key: (session, now) for key, session in gone.items()}
 
     def _post_device(
         self,
@@ -125,7 +168,7 @@ class Sessions:
             key = process.key
             session = before.pop(key, None)
             if session is None:
-                session = OpenSession(process, unix, unix)
+                session = self._new(process, unix, unix)
                 session.see(process, unix, 0.0)
             else:
                 session.see(process, unix, seconds)
@@ -152,9 +195,17 @@ class Sessions:
     ) -> OpenSession:
         key = resident.key
         session = self._open.get(key[0], {}).get(key) or gone.get(key)
+        if session is None and key in self._late:
+            session = self._late[key][0]
+            self.amended.append(session)
         if session is None:
-            begins = posted.begins + resident.begins / 1e6
-            session = gone[key] = OpenSession(resident.process, begins, posted.begins + resident.ends / 1e6)
+            begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
+            session = gone[key] = self._new(resident.process, begins, ends)
+        return session
+
+    def _new(self, process: GpuProcess, first: float, last: float) -> OpenSession:
+        session = OpenSession(process, first, last, number=self._next)
+        self._next += 1
         return session
 
     def counts(self, snapshot: Snapshot) -> tuple[Mapping[str, int], Mapping[str, int]]:

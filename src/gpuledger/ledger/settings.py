@@ -5,7 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuledger.model.settings import choice, duration, integer, number, setting
+from gpuledger.model.settings import choice, duration, integer, number, setting, text
+
+
+def size(value: object) -> int:
+    """Bytes from a number with or without a unit: `500MB`, `1GiB`."""
+    written = str(value).strip().lower().removesuffix("b")
+    units = {
+        "k": 10**3,
+        "m": 10**6,
+        "g": 10**9,
+        "t": 10**12,
+        "ki": 2**10,
+        "mi": 2**20,
+        "gi": 2**30,
+        "ti": 2**40,
+    }
+    digits = written.rstrip("kmgti ")
+    unit = written[len(digits) :].strip()
+    try:
+        return int(float(digits) * units.get(unit, 1 if not unit else -1))
+    except (ValueError, OverflowError):
+        raise ValueError("a size such as 500MB or 1GiB is wanted") from None
+
+
+def _limit(value: object) -> int:
+    found = size(value)
+    if found < _LEAST:
+        raise ValueError("a size of at least 1MB, such as 500MB or 1GiB, is wanted")
+    return found
+
+
+_LEAST = 1_000_000
 
 
 def _watts(value: object) -> float | None:
@@ -61,4 +92,35 @@ class LedgerSettings:
         300.0,
         "tell the energy of a process for so long after it has ended",
         metavar="DURATION",
+    )
+
+
+MEMORY_ONLY = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where the books are kept, and for how long."""
+
+    state_dir: str = setting(
+        "state_dir",
+        text,
+        "",
+        "directory of the books, which outlast restarts; none keeps them in memory (default: "
+        "/var/lib/gpuledger, else $XDG_STATE_HOME/gpuledger; for made-up sources none)",
+        metavar="DIR",
+    )
+    retention: float = setting(
+        "store.retention",
+        duration("s", lowest=86_400.0),
+        400 * 86_400.0,
+        "delete sessions and spans older than this",
+        metavar="DURATION",
+    )
+    max_size: int = setting(
+        "store.max_size",
+        _limit,
+        2**30,
+        "delete the oldest sessions and spans beyond this size of the books",
+        metavar="SIZE",
     )

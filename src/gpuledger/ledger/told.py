@@ -17,13 +17,16 @@ Labels = tuple[str, ...]
 @dataclass(slots=True)
 class Held:
     """One series: whole millijoules, the measured ones among them; when it was born and when its owner was
-    last alive, in the source's seconds.
+    last alive, in the source's seconds. `number` is its name in the store, 0 before it has one; `renamed`
+    says that more than the millijoules is not stored yet.
     """
 
     born: float
     alive: float
     millijoules: int = 0
     measured: int = 0
+    number: int = 0
+    renamed: bool = True
 
     def is_told(self, now: float, hold: float) -> bool:
         """Whether the page says all it has, or still 0."""
@@ -35,19 +38,22 @@ class HeldSeries:
     """Series by labels. `hold` and `retention` are seconds; `closed` sums, by uuid, what ended series had.
 
     A series ends `retention` after its owner was last alive, but never before all it has was told for as long
-    as it was held back.
+    as it was held back. `changed` and `dropped` (numbers) are what the store has not been told.
     """
 
     hold: float
     retention: float
     series: dict[Labels, Held] = field(default_factory=dict)
     closed: Counter[str] = field(default_factory=Counter)
+    changed: set[Labels] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
 
     def open(self, labels: Labels, now: float) -> Held:
         """The series of these labels, born now if it is not there."""
         held = self.series.get(labels)
         if held is None:
             held = self.series[labels] = Held(now, now)
+            self.changed.add(labels)
         held.alive = now
         return held
 
@@ -56,6 +62,12 @@ class HeldSeries:
         held = self.open(labels, now)
         held.millijoules += millijoules
         held.measured += measured
+        self.changed.add(labels)
+
+    def rename(self, labels: Labels) -> None:
+        """Somebody else stands behind these labels now."""
+        self.series[labels].renamed = True
+        self.changed.add(labels)
 
     def end(self, now: float) -> list[Labels]:
         """Drop what has been told long enough after its owner went; answers the labels."""
@@ -65,14 +77,20 @@ class HeldSeries:
             if now - held.alive >= self.retention and now - held.born >= 2 * self.hold
         ]
         for labels in gone:
-            self.closed[labels[0]] += self.series.pop(labels).millijoules
+            self._close(labels)
         return gone
 
     def replace(self, labels: Labels) -> None:
         """End a series at once: another owner takes over its labels and begins at 0."""
-        held = self.series.pop(labels, None)
-        if held is not None:
-            self.closed[labels[0]] += held.millijoules
+        if labels in self.series:
+            self._close(labels)
+
+    def _close(self, labels: Labels) -> None:
+        held = self.series.pop(labels)
+        self.closed[labels[0]] += held.millijoules
+        self.changed.discard(labels)
+        if held.number:
+            self.dropped.add(held.number)
 
     def told(self, now: float) -> Iterator[tuple[Labels, int, int]]:
         """Labels, millijoules and measured millijoules as the page says them."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import GpuProcess, ProcessKey
+from gpuledger.model.snapshot import Collected
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class LedgerState:
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
     since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
     `sessions_closed` counts by Gpu uuid; `device_states` and `state_seconds` are by uuid and `GI_CI` (empty
-    without MIG).
+    without MIG). `parts` are those of the Ledger's own work that are told apart, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -115,3 +116,4 @@ class LedgerState:
     sessions_closed: Mapping[str, int] = field(default_factory=dict)
     device_states: Mapping[tuple[str, str], str] = field(default_factory=dict)
     state_seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    parts: tuple[Collected, ...] = ()

@@ -91,7 +91,7 @@ class Node:
         parts: list[Collected] = []
         try:
             snapshot = self._read(began, parts)
-            status = status_of(snapshot)
+            status = status_of(snapshot, self._ledger.parts)
         except SourceUnavailable as error:
             status = str(error)
             parts = [Collected(SOURCE, self._clock.elapsed() - began, status)]
@@ -118,7 +118,7 @@ class Node:
         named = self._clock.elapsed()
         parts.append(Collected("workloads", named - read))
         self._ledger = self._post(snapshot)
-        parts.append(Collected("ledger", self._clock.elapsed() - named))
+        parts += [Collected("ledger", self._clock.elapsed() - named), *self._ledger.parts]
         return snapshot
 
     def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:

@@ -72,9 +72,9 @@ class Vitals:
         )
 
 
-def status_of(snapshot: Snapshot) -> str:
-    """`ok`, or the failed parts and Devices of a Snapshot in one line."""
-    troubles = [f"{part.name}: {part.error}" for part in snapshot.collected if part.error]
+def status_of(snapshot: Snapshot, more: Sequence[Collected] = ()) -> str:
+    """`ok`, or the failed parts (and `more` of them) and Devices of a Snapshot in one line."""
+    troubles = [f"{part.name}: {part.error}" for part in (*snapshot.collected, *more) if part.error]
     troubles += [
         f"GPU {reading.device.gpu.index} ({reading.device.uuid}) does not answer"
         for reading in snapshot.readings

@@ -67,7 +67,7 @@ class Counter:
     the value up to which everything is in the accounts. `last` is the last believed reading, read at
     `last_at`. `running` is false until a reading of this run was believed; `moved_at` is the last move seen
     in this run, None before the first; `started_at` is where the open interval began, None while none is
-    open. `aside` is a reading under suspicion.
+    open. `aside` is a reading under suspicion. `life` numbers the epochs of this Gpu's books.
     """
 
     epoch: Epoch
@@ -80,6 +80,7 @@ class Counter:
     started_at: float | None = None
     refresh: float | None = None
     aside: tuple[int, float] | None = None
+    life: int = 0
 
     def resumed(self, epoch: Epoch) -> tuple[Counter, Verdict]:
         """The counter after a restart of this program, before its first reading.
@@ -133,6 +134,7 @@ class Counter:
             last_at=tick.at,
             started_at=tick.at if tick.good_lists else None,
             moved_at=tick.at,
+            life=self.life + 1,
         )
         return leapt, Verdict(epoch_closed=True, fresh=True, invalid=1)
 
@@ -160,4 +162,4 @@ class Counter:
 
 
 def _reborn(counter: Counter, epoch: Epoch) -> Counter:
-    return replace(counter, epoch=epoch, opening=0, booked=0, last=0, started_at=None)
+    return replace(counter, epoch=epoch, opening=0, booked=0, last=0, started_at=None, life=counter.life + 1)

@@ -59,6 +59,10 @@ class EnergyBook:
         """Counter readings not believed so far."""
         return sum(book.invalid for book in self.books.values())
 
+    def resume(self, stored: Mapping[str, Stored]) -> None:
+        """Go on from what an earlier run left, by Gpu uuid; before the first Snapshot."""
+        self._stored = dict(stored)
+
     def post(self, snapshot: Snapshot) -> list[Posted]:
         """Book one Snapshot; answers what went into the books."""
         epoch = Epoch(snapshot.boot_id, snapshot.driver_load)

@@ -37,9 +37,13 @@ class Floors:
 
 @dataclass(slots=True)
 class QuietPower:
-    """Seconds at each power, by day: what a floor is learnt from. Steps of 100 mW; seven days are kept."""
+    """Seconds at each power, by day: what a floor is learnt from. Steps of 100 mW; seven days are kept.
+
+    `changed` holds the days and steps taken in since somebody last cleared it.
+    """
 
     days: dict[int, dict[int, float]] = field(default_factory=dict)
+    changed: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, unix: float, milliwatts: int, seconds: float) -> None:
         """Take in a quiet interval."""
@@ -47,8 +51,10 @@ class QuietPower:
         steps = self.days.setdefault(day, {})
         step = milliwatts // _STEP
         steps[step] = steps.get(step, 0.0) + seconds
+        self.changed.add((day, step))
         for old in [kept for kept in self.days if kept <= day - _DAYS]:
             del self.days[old]
+            self.changed -= {(day, step) for day, step in self.changed if day == old}
 
     def floor(self) -> int | None:
         """The 5th percentile of power in milliwatts, None while too little is known."""

@@ -31,6 +31,7 @@ class Posted:
     """What one tick put into the books of a Gpu: an interval, or energy that nobody observed.
 
     Times are unix seconds; `floors` are those reckoned with; `residents` is everybody who was there.
+    `integrated` marks energy that is an integral of power: it is part of no epoch of the counter.
     """
 
     gpu: Gpu
@@ -40,6 +41,7 @@ class Posted:
     unobserved: int = 0
     floors: Floors = field(default_factory=Floors)
     residents: tuple[Residence, ...] = ()
+    integrated: bool = False
 
 
 @dataclass(slots=True)
@@ -182,6 +184,7 @@ class GpuBook:
             moved_at=at,
             started_at=at if good else None,
             refresh=self.counter.refresh,
+            life=self.counter.life + 1,
         )
         return self._close_integrated(at, unix, parts, sighting) if good else None
 
@@ -213,7 +216,9 @@ class GpuBook:
         posted = None
         if self.evidence is not None:
             if at - self.evidence.began > LONGEST * 2:
-                posted = Posted(self.gpu, self.began_unix, unix, Booked(0, MEASURED, 0, 0, {}))
+                posted = Posted(
+                    self.gpu, self.began_unix, unix, Booked(0, MEASURED, 0, 0, {}), integrated=True
+                )
             else:
                 posted = self._booked(at, unix, int(self.integral), parts, sighting, integrated=True)
         # What is less than a millijoule stays for the next interval.
@@ -252,7 +257,15 @@ class GpuBook:
                 evidence, length, delta, everybody, floors, integrated=integrated, policy=self.policy
             )
         self._learn(at, unix, length, delta, everybody)
-        return Posted(self.gpu, self.began_unix, unix, booked, floors=floors, residents=tuple(everybody))
+        return Posted(
+            self.gpu,
+            self.began_unix,
+            unix,
+            booked,
+            floors=floors,
+            residents=tuple(everybody),
+            integrated=integrated,
+        )
 
     def _learn(self, at: float, unix: float, length: int, delta: int, everybody: Sequence[Residence]) -> None:
         """Quiet intervals teach the floor: none active now nor for the ten seconds before."""

@@ -1,0 +1,276 @@
+"""Values as rows, and rows as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from gpuledger.ledger.journal import GpuEntry, SeriesEntry
+from gpuledger.ledger.ownership import Ownership
+from gpuledger.ledger.sessions import OpenSession
+from gpuledger.ledger.spans import Span
+from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessType, Start
+from gpuledger.model.workload import UNKNOWN, Workload
+
+Row = tuple[Any, ...]
+
+
+def device_row(device: Device) -> Row:
+    """A row of `devices`."""
+    gpu = device.gpu
+    own: Row = (None,) * 4
+    if isinstance(device, Instance):
+        own = (device.gi, device.ci, device.index, device.profile)
+    return (device.uuid, gpu.uuid, gpu.index, gpu.name, gpu.pci_bus_id, device.sm_count, *own)
+
+
+def devices_of(rows: Sequence[Row]) -> dict[str, Device]:
+    """Devices by uuid out of rows of `devices`; an Instance whose Gpu is unknown has one made for it."""
+    found: dict[str, Device] = {}
+    for uuid, gpu, index, name, bus, sms, gi, *_ in rows:
+        if gi is None and uuid == gpu:
+            found[uuid] = Gpu(uuid, index, name, bus, sm_count=sms)
+    for uuid, gpu, index, name, bus, sms, gi, ci, position, profile in rows:
+        if gi is not None:
+            parent = found.get(gpu) or Gpu(gpu, index, name, bus)
+            assert isinstance(parent, Gpu)
+            found[uuid] = Instance(uuid, parent, gi, ci, position, profile, sms)
+    return found
+
+
+def gpu_row(entry: GpuEntry) -> Row:
+    """A row of `gpus`."""
+    counter = entry.counter
+    return (
+        entry.uuid,
+        counter.life,
+        counter.epoch.boot_id,
+        counter.epoch.driver_load,
+        counter.opening,
+        counter.booked,
+        counter.last,
+        counter.last_at,
+        counter.refresh,
+        entry.last_unix,
+        entry.total,
+        entry.base,
+        entry.closed,
+    )
+
+
+def session_row(one: OpenSession) -> Row:
+    """A whole row of `sessions`."""
+    process, host, owner = one.process, one.process.host, one.process.workload
+    device, start = process.device, host.start
+    return (
+        one.number,
+        device.uuid,
+        device.gpu.uuid,
+        device.gpu.index,
+        device.name if isinstance(device, Instance) else "",
+        process.pid,
+        start.boot_id,
+        start.ticks,
+        start.seen,
+        start.unix,
+        process.command,
+        host.executable,
+        host.comm,
+        process.type_text,
+        host.uid,
+        host.user,
+        host.missing,
+        owner.kind,
+        owner.namespace,
+        owner.pod,
+        owner.container,
+        owner.pod_uid,
+        owner.container_id,
+        owner.runtime,
+        owner.job,
+        owner.step,
+        owner.unit,
+        owner.user,
+        owner.found_by,
+        owner.missing,
+        one.first_seen,
+        *usage_row(one)[:-1],
+    )
+
+
+def usage_row(one: OpenSession) -> Row:
+    """What changes from tick to tick, and the number."""
+    return (
+        one.last_seen,
+        one.ended,
+        one.ended is not None and one.watched,
+        one.peak_memory,
+        one.sm_seconds,
+        one.sm_known,
+        one.sm_most,
+        one.held_seconds,
+        one.measured,
+        one.apportioned,
+        one.high,
+        one.number,
+    )
+
+
+USAGE = (
+    "last_seen ended exit_seen peak_memory sm_seconds sm_known sm_most held_seconds measured apportioned high"
+)
+
+
+def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
+    """A Session that the row says is open: seen by nobody yet in this run."""
+    number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
+    command, executable, comm, types, uid, login, gone = row[10:17]
+    device = devices.get(uuid) or _lost_device(uuid, gpu, index, instance)
+    first, last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[30:42]
+    host = HostFacts(Start(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
+    # The columns stand in the order of Workload's fields.
+    process = GpuProcess(device, pid, host, _name(command), _types(types), workload=Workload(*row[17:30]))
+    return OpenSession(
+        process,
+        first,
+        last,
+        peak,
+        sm_seconds,
+        sm_known,
+        sm_most,
+        held,
+        measured,
+        apportioned,
+        high,
+        number=number,
+        watched=False,
+        changed=False,
+        renamed=False,
+        stored=True,
+    )
+
+
+def _lost_device(uuid: str, gpu: str, index: int, instance: str) -> Device:
+    parent = Gpu(gpu, index)
+    if not instance:
+        return parent
+    gi, _, ci = instance.partition("_")
+    return Instance(uuid, parent, int(gi), int(ci), 0)
+
+
+def _name(command: str) -> str:
+    """A driver's name that gives the same command again; else executable and comm give it by themselves."""
+    return "" if "/" in command or any(char.isspace() for char in command) else command
+
+
+def _types(text: str) -> frozenset[ProcessType]:
+    return frozenset(ProcessType(word) for word in text.split("+") if word)
+
+
+def span_row(span: Span) -> Row:
+    """A row of `spans`."""
+    return (
+        span.number,
+        span.uuid,
+        span.life,
+        span.method,
+        span.begins,
+        span.ends,
+        span.idle,
+        span.unattributed,
+        span.unobserved,
+        span.floors.empty,
+        span.floors.resident,
+    )
+
+
+def series_row(number: int, entry: SeriesEntry) -> Row:
+    """A row of `series`."""
+    held = entry.held
+    process = None if entry.process is None else process_text(entry.process)
+    lasting = held.alive == float("inf")
+    return (
+        number,
+        entry.book,
+        _text(entry.labels),
+        process,
+        held.born,
+        lasting,
+        held.millijoules,
+        held.measured,
+    )
+
+
+def owner_row(key: ProcessKey, owner: Ownership) -> Row:
+    """A row of `owners`."""
+    return (
+        *owner_key(key),
+        process_text(owner.shown or owner.process),
+        None if owner.owner is None else _text(_words(owner.owner)),
+        owner.since,
+        owner.resolved,
+        _text(dict(owner.waiting)),
+        _text(sorted(owner.methods)),
+    )
+
+
+def owner_key(key: ProcessKey) -> Row:
+    """The key of `owners`."""
+    device, pid, start = key
+    return (device, pid, _text([start.boot_id, start.ticks, start.seen]))
+
+
+def process_text(process: GpuProcess) -> str:
+    """A process as its labels need it. The driver's name can hold arguments, and those hold secrets."""
+    host = process.host
+    start = host.start
+    told = {
+        "device": process.device.uuid,
+        "pid": process.pid,
+        "start": [start.boot_id, start.ticks, start.unix, start.seen],
+        "command": process.command,
+        "executable": host.executable,
+        "comm": host.comm,
+        "types": process.type_text,
+        "uid": host.uid,
+        "user": host.user,
+        "workload": _words(process.workload),
+    }
+    return _text(told)
+
+
+_OWNER = tuple(item.name for item in fields(Workload))
+
+
+def _words(owner: Workload) -> dict[str, str]:
+    return {name: word for name in _OWNER if (word := getattr(owner, name))}
+
+
+def workload_of(text: str | None) -> Workload | None:
+    """The owner of a row of `owners`, None where it was not known."""
+    return None if text is None else Workload(**json.loads(text))
+
+
+def process_of(text: str, devices: Mapping[str, Device]) -> GpuProcess:
+    """What `process_text` made a text of; raises KeyError when its Device is not known."""
+    told = json.loads(text)
+    boot, ticks, unix, seen = told["start"]
+    workload = Workload(**told["workload"]) if told["workload"] else UNKNOWN
+    host = HostFacts(
+        Start(boot, ticks, unix, seen), told["executable"], told["comm"], told["uid"], told["user"]
+    )
+    return GpuProcess(
+        devices[told["device"]],
+        told["pid"],
+        host,
+        _name(told["command"]),
+        _types(told["types"]),
+        workload=workload,
+    )
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

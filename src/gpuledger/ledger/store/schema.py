@@ -1,0 +1,126 @@
+"""Tables of the books, and how a file of an older version becomes one of this.
+
+`PRAGMA user_version` holds the number of migrations that were made. Energy is integer millijoules, wall times
+are unix seconds, `*_at` are seconds on the source's clock, `age` counts back from the last commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+# "gpul" in ASCII: tells our files from other people's.
+APPLICATION_ID = 0x6770756C
+
+_FIRST = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- Devices as last seen; gi, ci, position and profile are those of an Instance.
+CREATE TABLE devices (
+    uuid TEXT PRIMARY KEY, gpu TEXT NOT NULL, gpu_index INTEGER NOT NULL, name TEXT NOT NULL,
+    pci_bus_id TEXT NOT NULL, sm_count INTEGER, gi INTEGER, ci INTEGER, position INTEGER, profile TEXT
+) WITHOUT ROWID;
+
+-- The counter of each Gpu in its present epoch: booked - opening is the sum of all accounts in it.
+-- total counts since the books were opened; base is what was in it when exported counters last began at 0.
+CREATE TABLE gpus (
+    uuid TEXT PRIMARY KEY, life INTEGER NOT NULL, boot_id TEXT NOT NULL, driver_load TEXT NOT NULL,
+    opening INTEGER, booked INTEGER NOT NULL, last INTEGER, last_at REAL NOT NULL, refresh REAL,
+    last_unix REAL, total INTEGER NOT NULL, base INTEGER NOT NULL, closed INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Epochs that are over.
+CREATE TABLE epochs (
+    uuid TEXT NOT NULL, life INTEGER NOT NULL, boot_id TEXT NOT NULL, driver_load TEXT NOT NULL,
+    opening INTEGER, booked INTEGER NOT NULL, ended REAL NOT NULL, PRIMARY KEY (uuid, life)
+) WITHOUT ROWID;
+
+-- Energy of an epoch whose spans were deleted for age or size, or lost with a damaged file.
+CREATE TABLE forgotten (
+    uuid TEXT NOT NULL, life INTEGER NOT NULL, millijoules INTEGER NOT NULL, PRIMARY KEY (uuid, life)
+) WITHOUT ROWID;
+
+-- Quiet seconds by day and power step, from which floors are learnt.
+CREATE TABLE floors (
+    uuid TEXT NOT NULL, resident INTEGER NOT NULL, day INTEGER NOT NULL, step INTEGER NOT NULL,
+    seconds REAL NOT NULL, PRIMARY KEY (uuid, resident, day, step)
+) WITHOUT ROWID;
+
+-- One process on one Device. A process is told by device, pid and start (boot id and ticks, or first sight).
+CREATE TABLE sessions (
+    number INTEGER PRIMARY KEY,
+    device TEXT NOT NULL, gpu TEXT NOT NULL, gpu_index INTEGER NOT NULL, instance TEXT NOT NULL,
+    pid INTEGER NOT NULL, boot_id TEXT NOT NULL, ticks INTEGER, seen REAL, started REAL NOT NULL,
+    command TEXT NOT NULL, executable TEXT NOT NULL, comm TEXT NOT NULL, types TEXT NOT NULL,
+    uid INTEGER, login TEXT NOT NULL, host_missing TEXT NOT NULL,
+    owner_kind TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL, container TEXT NOT NULL,
+    pod_uid TEXT NOT NULL, container_id TEXT NOT NULL, runtime TEXT NOT NULL, job TEXT NOT NULL,
+    step TEXT NOT NULL, unit TEXT NOT NULL, owner_user TEXT NOT NULL, found_by TEXT NOT NULL,
+    missing TEXT NOT NULL,
+    first_seen REAL NOT NULL, last_seen REAL NOT NULL, ended REAL, exit_seen INTEGER NOT NULL,
+    peak_memory INTEGER, sm_seconds REAL NOT NULL, sm_known REAL NOT NULL, sm_most REAL,
+    held_seconds REAL NOT NULL, measured INTEGER NOT NULL, apportioned INTEGER NOT NULL, high INTEGER NOT NULL
+);
+CREATE INDEX sessions_ended ON sessions (ended);
+
+-- Consecutive intervals with the same residents and method, cut at full hours. life is NULL for integrated
+-- power. Floors are milliwatts.
+CREATE TABLE spans (
+    number INTEGER PRIMARY KEY, uuid TEXT NOT NULL, life INTEGER, method TEXT NOT NULL,
+    begins REAL NOT NULL, ends REAL NOT NULL, idle INTEGER NOT NULL, unattributed INTEGER NOT NULL,
+    unobserved INTEGER NOT NULL, empty_floor INTEGER, resident_floor INTEGER
+);
+CREATE INDEX spans_begins ON spans (begins);
+CREATE TABLE shares (
+    span INTEGER NOT NULL, session INTEGER NOT NULL, millijoules INTEGER NOT NULL,
+    resident INTEGER NOT NULL, work INTEGER NOT NULL, PRIMARY KEY (span, session)
+) WITHOUT ROWID;
+
+-- Counters as the page tells them.
+CREATE TABLE series (
+    number INTEGER PRIMARY KEY, book TEXT NOT NULL, labels TEXT NOT NULL, process TEXT,
+    born_at REAL NOT NULL, lasting INTEGER NOT NULL, millijoules INTEGER NOT NULL, measured INTEGER NOT NULL
+);
+-- Owners of living processes, as far as they were known.
+CREATE TABLE owners (
+    device TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL, process TEXT NOT NULL,
+    owner TEXT, since_at REAL NOT NULL, resolved INTEGER NOT NULL,
+    waiting TEXT NOT NULL, methods TEXT NOT NULL, PRIMARY KEY (device, pid, start)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+
+
+class Foreign(Exception):
+    """The file is an SQLite database, but nobody's books."""
+
+
+class TooNew(Exception):
+    """The file has a schema that a later version made; the text is its number."""
+
+
+def prepare(connection: Connection) -> None:
+    """Make the file one of this version. Each migration is one transaction.
+
+    Raises Foreign and TooNew, and sqlite3.Error for trouble with the file.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (identity,) = connection.execute("PRAGMA application_id").fetchone()
+    if version > len(MIGRATIONS) and identity == APPLICATION_ID:
+        raise TooNew(str(version))
+    occupied = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if identity != APPLICATION_ID and (version or occupied):
+        raise Foreign
+    if not version:
+        # Only an empty file takes it.
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        # executescript commits first: the whole migration must be within its own transaction.
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{script};PRAGMA application_id={APPLICATION_ID};"
+            f"PRAGMA user_version={number};COMMIT;"
+        )

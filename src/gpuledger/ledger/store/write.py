@@ -1,0 +1,100 @@
+"""A journal into the tables, within a transaction that the caller holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.ledger.journal import Journal
+from gpuledger.ledger.store import rows
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_USAGE = ", ".join(f"{name} = ?" for name in rows.USAGE.split())
+
+
+def write(connection: Connection, journal: Journal) -> None:
+    """Everything in it. Raises sqlite3.Error."""
+    many = connection.executemany
+    if journal.shift:
+        connection.execute("UPDATE series SET born_at = born_at + ?", (journal.shift,))
+        connection.execute("UPDATE owners SET since_at = since_at + ?", (journal.shift,))
+    meta = [("elapsed", journal.elapsed), ("unix", journal.unix), ("source_boot", journal.boot_id)]
+    many("REPLACE INTO meta VALUES (?, ?)", meta)
+    if journal.devices:
+        many(_insert("devices", 10), map(rows.device_row, journal.devices.values()))
+    many(_insert("gpus", 13), map(rows.gpu_row, journal.gpus.values()))
+    if journal.epochs:
+        _write_epochs(connection, journal)
+    if journal.floors:
+        many(_insert("floors", 5), [(*key, seconds) for key, seconds in journal.floors.items()])
+    if journal.forgotten:
+        many(_insert("forgotten", 3), [(*key, joules) for key, joules in journal.forgotten.items()])
+    _write_sessions(connection, journal)
+    many(_insert("spans", 11), map(rows.span_row, journal.spans.values()))
+    many(
+        _insert("shares", 5),
+        [
+            (span.number, number, share.millijoules, share.resident, share.work)
+            for span in journal.spans.values()
+            for number, share in span.shares.items()
+        ],
+    )
+    _write_told(connection, journal)
+
+
+def _insert(table: str, columns: int) -> str:
+    return f"REPLACE INTO {table} VALUES ({', '.join('?' * columns)})"
+
+
+def _write_epochs(connection: Connection, journal: Journal) -> None:
+    connection.executemany(
+        _insert("epochs", 7),
+        [
+            (
+                entry.uuid,
+                entry.counter.life,
+                entry.counter.epoch.boot_id,
+                entry.counter.epoch.driver_load,
+                entry.counter.opening,
+                entry.counter.booked,
+                entry.unix,
+            )
+            for entry in journal.epochs
+        ],
+    )
+
+
+def _write_sessions(connection: Connection, journal: Journal) -> None:
+    whole, usage = [], []
+    for session in journal.sessions.values():
+        if session.stored and not session.renamed:
+            usage.append(rows.usage_row(session))
+        else:
+            whole.append(rows.session_row(session))
+    if whole:
+        connection.executemany(_insert("sessions", 42), whole)
+    connection.executemany(f"UPDATE sessions SET {_USAGE} WHERE number = ?", usage)
+
+
+def _write_told(connection: Connection, journal: Journal) -> None:
+    whole, joules = [], []
+    for number, entry in journal.series.items():
+        if entry.held.renamed:
+            whole.append(rows.series_row(number, entry))
+        else:
+            joules.append((entry.held.millijoules, entry.held.measured, number))
+    if whole:
+        connection.executemany(_insert("series", 8), whole)
+    connection.executemany("UPDATE series SET millijoules = ?, measured = ? WHERE number = ?", joules)
+    if journal.dropped:
+        connection.executemany("DELETE FROM series WHERE number = ?", [(one,) for one in journal.dropped])
+    if journal.left:
+        connection.executemany(
+            "DELETE FROM owners WHERE device = ? AND pid = ? AND start = ?",
+            [rows.owner_key(key) for key in journal.left],
+        )
+    if journal.owners:
+        connection.executemany(
+            _insert("owners", 9), [rows.owner_row(key, owner) for key, owner in journal.owners.items()]
+        )

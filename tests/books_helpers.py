@@ -1,0 +1,127 @@
+"""A node whose books are kept in a file, and what the file says when read without the program."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from builders import FakeClock, reading
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.store.store import Limits, Store
+from gpuledger.model import quantities as q
+from gpuledger.model.devices import Gpu
+from gpuledger.model.process import GpuProcess, UtilizationSample
+from gpuledger.model.session import EnergyState, LedgerState
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+
+UNIX = 1_700_000_000.0
+SETTINGS = LedgerSettings(zero_hold=2.0, retention=5.0)
+
+
+class Run:
+    """One life of the program over books that outlast it. `boot` is the machine's and the source's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        boot: str = "boot-1",
+        clock: FakeClock | None = None,
+        limits: Limits | None = None,
+        settings: LedgerSettings = SETTINGS,
+    ) -> None:
+        self.boot = boot
+        self.clock = clock or FakeClock(UNIX)
+        self.store = Store(folder, "gpuledger", boot, self.clock, limits or Limits())
+        self.ledger = Ledger(settings, self.store)
+
+    def tick(
+        self,
+        counters: dict[Gpu, int],
+        processes: Sequence[GpuProcess] = (),
+        seconds: float = 1.0,
+        busy: bool = True,
+    ) -> LedgerState:
+        self.clock.advance(seconds)
+        at = self.clock.now_elapsed
+        readings = []
+        for card, value in counters.items():
+            mine = [one for one in processes if one.device == card]
+            samples = [
+                UtilizationSample(one.pid, round((at - seconds / 2) * 1e6), 0.5, 0, 0, 0)
+                for one in mine
+                if busy
+            ]
+            values = {q.ENERGY: value, q.UTILIZATION: 0.5 if samples else 0.0, q.POWER_LIMIT_MAX: 10_000.0}
+            readings.append(reading(card, *mine, values=values, samples=tuple(samples)))
+        snapshot = Snapshot(self.clock.now_unix, at, SourceInfo("test"), tuple(readings), boot_id=self.boot)
+        state = self.ledger.post(snapshot)
+        assert_tells_everything(state.energy)
+        return state
+
+    def kill(self) -> None:
+        """As kill -9 would leave it: nothing is written, the kernel drops the lock."""
+        assert self.store._connection is not None
+        self.store._connection.close()
+        assert self.store._lock is not None
+        self.store._lock.release()
+        self.store._connection = None
+
+
+def assert_tells_everything(energy: EnergyState) -> None:
+    """Told + pending + closed is the total, per Gpu."""
+    told: dict[str, int] = defaultdict(int)
+    for row in energy.owners:
+        told[row.labels[0]] += row.millijoules
+    assert set(energy.imbalance.values()) <= {0}
+    for uuid, total in energy.totals.items():
+        assert told[uuid] + energy.pending[uuid] + energy.closed[uuid] == total
+
+
+def told(state: LedgerState) -> dict[tuple[str, ...], int]:
+    """Every exported energy counter by its labels."""
+    energy = state.energy
+    counters = {("owner", *row.labels): row.millijoules for row in energy.owners}
+    counters |= {("total", uuid): joules for uuid, joules in energy.totals.items()}
+    for row in energy.rows:
+        process = row.process
+        name = ("row", process.device.uuid, str(process.pid), str(process.host.start.ticks), str(row.other))
+        counters[name] = row.millijoules
+    return counters
+
+
+def assert_books_balance(file: Path) -> int:
+    """Per epoch, the accounts in the file sum to closing less opening; answers the millijoules in it."""
+    with closing(sqlite3.connect(file)) as books:
+        booked: dict[tuple[str, int], int] = defaultdict(int)
+        spans = books.execute(
+            "SELECT uuid, life, idle + unattributed + unobserved"
+            " + coalesce((SELECT sum(millijoules) FROM shares WHERE span = number), 0) FROM spans"
+        ).fetchall()
+        for uuid, life, joules in spans + books.execute("SELECT * FROM forgotten").fetchall():
+            booked[uuid, life] += joules
+        ours = "SELECT uuid, life, opening, booked FROM "
+        epochs = books.execute(ours + "gpus").fetchall() + books.execute(ours + "epochs").fetchall()
+        expected = {
+            (uuid, life): closing - opening for uuid, life, opening, closing in epochs if opening is not None
+        }
+        got = {key: joules for key, joules in booked.items() if key[1] is not None}
+        assert {key: joules for key, joules in expected.items() if joules or key in got} == got
+        # What processes had is in their Sessions, too.
+        shares = books.execute("SELECT session, sum(millijoules) FROM shares GROUP BY session").fetchall()
+        sessions = dict(books.execute("SELECT number, measured + apportioned FROM sessions").fetchall())
+        if not books.execute("SELECT count(*) FROM forgotten").fetchone()[0]:
+            assert {number: joules for number, joules in sessions.items() if joules} == {
+                number: joules for number, joules in shares if joules
+            }
+        assert books.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return sum(expected.values())
+
+
+def rows(file: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(file)) as books:
+        return books.execute(query).fetchall()

@@ -82,6 +82,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
     },
     Instance: {"uuid": lambda value, masks: masks.uuid(value), "profile": _keep},
     Start: {"boot_id": lambda value, masks: masks.uuid(value)},
+    Snapshot: {"boot_id": lambda value, masks: masks.uuid(value), "driver_load": _keep},
     HostFacts: {
         "executable": lambda value, masks: masks.program(value),
         "comm": lambda value, masks: masks.program(value),

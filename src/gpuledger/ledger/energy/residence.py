@@ -80,10 +80,18 @@ def _samples_by_process(
             ghost = _ghost(evidence, pid, last, unix)
             everybody[ghost.key] = ghost
             by_pid[pid].append(ghost.key)
-    found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
+    samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
-        at = unix - last.at + _seconds(sample, evidence)
-        found[_lived_at(by_pid[sample.pid], at)].append(sample)
+        samples[sample.pid].append(sample)
+    found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
+    for pid, told in samples.items():
+        keys = by_pid[pid]
+        if len(keys) == 1:
+            found[keys[0]] = told
+            continue
+        for sample in told:
+            at = unix - last.at + _seconds(sample, evidence)
+            found[_lived_at(keys, at)].append(sample)
     return found
 
 
@@ -140,9 +148,14 @@ def _residence(
     drawing: frozenset[int],
 ) -> Residence:
     key = process.key
+    work = sum(map(_work, samples)) + extra
+    at_begin, at_end = key in evidence.first.processes, key in last.processes
+    draws = process.pid in drawing
+    if at_begin and at_end:
+        length = _microseconds(last.at - evidence.began)
+        return Residence(process, 0, length, work, certain=True, draws=draws)
     record = evidence.records.get(process.pid)
     times = sorted(_seconds(sample, evidence) for sample in samples)
-    at_begin, at_end = key in evidence.first.processes, key in last.processes
     begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
     ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
     begins = min(max(begins, evidence.began), last.at)
@@ -151,9 +164,9 @@ def _residence(
         process,
         _microseconds(begins - evidence.began),
         _microseconds(ends - evidence.began),
-        sum(map(_work, samples)) + extra,
-        certain=at_begin and at_end,
-        draws=process.pid in drawing,
+        work,
+        certain=False,
+        draws=draws,
     )
 
 

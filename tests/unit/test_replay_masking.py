@@ -288,7 +288,7 @@ def test_every_text_of_the_model_has_a_decision() -> None:
             continue
         seen.add(kind)
         hints = get_type_hints(kind)
-        for item in fields(kind):
+        for item in (item for item in fields(kind) if item.init):
             parts = parts_of(hints[item.name])
             waiting += [part for part in parts if is_dataclass(part)]
             if str in parts:

@@ -113,7 +113,7 @@ def assert_books_balance(file: Path) -> int:
         assert {key: joules for key, joules in expected.items() if joules or key in got} == got
         # What processes had is in their Sessions, too.
         shares = books.execute("SELECT session, sum(millijoules) FROM shares GROUP BY session").fetchall()
-        sessions = dict(books.execute("SELECT number, measured + apportioned FROM sessions").fetchall())
+        sessions = dict(books.execute("SELECT number, measured + apportioned FROM usage").fetchall())
         if not books.execute("SELECT count(*) FROM forgotten").fetchone()[0]:
             assert {number: joules for number, joules in sessions.items() if joules} == {
                 number: joules for number, joules in shares if joules

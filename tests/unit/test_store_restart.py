@@ -65,7 +65,7 @@ def test_a_process_that_went_meanwhile_ended_unseen_when_it_was_last_seen(tmp_pa
     first.clock.advance(100)
     second = Run(tmp_path, clock=first.clock)
     ticks(second, 3, stays, start=5000 * J)
-    ended = "SELECT pid, ended, exit_seen FROM sessions WHERE ended IS NOT NULL"
+    ended = "SELECT pid, ended, exit_seen FROM sessions JOIN usage USING (number) WHERE ended IS NOT NULL"
     assert rows(second.store.file, ended) == [(2, seen, 0)]
     second.tick({A: 6000 * J}, [])
     assert rows(second.store.file, ended + " AND pid = 1")[0][2] == 1

@@ -328,7 +328,7 @@ def test_history_beyond_the_retention_is_deleted_and_the_books_still_balance(tmp
     run = Run(tmp_path, limits=Limits(retention=100 * 3600.0))
     history(run, 300)
     spans = rows(run.store.file, "SELECT count(*), min(begins) FROM spans")[0]
-    sessions = rows(run.store.file, "SELECT count(*), min(ended) FROM sessions")[0]
+    sessions = rows(run.store.file, "SELECT count(*), min(ended) FROM usage")[0]
     for count, oldest in (spans, sessions):
         assert 90 <= count <= 450  # type: ignore[operator]  # integers
         assert run.clock.unix() - oldest <= 102 * 3600  # type: ignore[operator]

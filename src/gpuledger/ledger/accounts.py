@@ -233,8 +233,13 @@ def _owner_labels(ownership: Ownership, method: str) -> Labels:
 def _row_labels(ownership: Ownership, untold: frozenset[ProcessKey]) -> Labels:
     process = ownership.shown or ownership.process
     device = process.device
-    if process.key in untold:
+    if untold and process.key in untold:
         return (device.gpu.uuid, device.uuid, OTHER)
+    if ownership.labels is not None:
+        return ownership.labels
     owner = process.workload
     names = (owner.pod, owner.namespace, owner.container, owner.pod_uid, owner.container_id)
-    return (device.gpu.uuid, device.uuid, str(process.pid), process.command, *names)
+    labels = (device.gpu.uuid, device.uuid, str(process.pid), process.command, *names)
+    if ownership.shown is not None:
+        ownership.labels = labels
+    return labels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpuledger.ledger.energy.counter import Counter
 from gpuledger.ledger.kept import Kept
@@ -44,8 +44,7 @@ class EpochEntry:
     unix: float
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesEntry:
+class SeriesEntry(NamedTuple):
     """One told counter; `process` stands behind a row."""
 
     book: str

@@ -18,7 +18,7 @@ class Ownership:
 
     `process` is as last named; `shown` is the one whose labels are told, frozen together with the owner.
     `waiting` holds millijoules by method that no series has yet; `methods` are those that have one.
-    `changed` says that the store has not been told.
+    `changed` says that the store has not been told; `labels` are the told row's, once frozen.
     """
 
     process: GpuProcess
@@ -29,6 +29,7 @@ class Ownership:
     waiting: Counter[str] = field(default_factory=Counter)
     methods: set[str] = field(default_factory=set)
     changed: bool = True
+    labels: tuple[str, ...] | None = None
 
     def wait(self, method: str, millijoules: int) -> None:
         """Keep joules until the owner is known."""
@@ -61,5 +62,6 @@ class Ownership:
     def _freeze(self, owner: Workload) -> bool:
         self.owner, self.shown = owner, self.process
         self.methods = set()
+        self.labels = None
         self.changed = True
         return True

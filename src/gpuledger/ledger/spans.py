@@ -71,9 +71,14 @@ class _Part:
     until: int
     length: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is the Posted itself."""
+        return not self.since and self.until == self.length
+
     def of(self, amount: int) -> int:
         """Its share of an amount that is spread evenly over time; over all pieces they sum to it."""
-        if not self.since and self.until == self.length:
+        if self.whole:
             return amount
         return _up_to(amount, self.until, self.length) - _up_to(amount, self.since, self.length)
 
@@ -128,6 +133,13 @@ class SpanBook:
         span.floors = posted.floors
         span.changed = True
         processes = booked.processes
+        if part.whole:
+            for number, resident in zip(span.residents, posted.residents, strict=True):
+                share = span.shares[number]
+                share.millijoules += processes.get(resident.key, 0)
+                share.resident += resident.ends - resident.begins
+                share.work += resident.work
+            return span
         for number, resident in zip(span.residents, posted.residents, strict=True):
             share = span.shares[number]
             share.millijoules += part.of(processes.get(resident.key, 0))

@@ -40,7 +40,9 @@ def load(connection: Connection) -> Kept:
             tuple(series[uuid]),
             tuple(owners[uuid]),
         )
-    opened = connection.execute("SELECT * FROM sessions WHERE ended IS NULL").fetchall()
+    opened = connection.execute(
+        "SELECT * FROM sessions JOIN usage USING (number) WHERE ended IS NULL"
+    ).fetchall()
     return Kept(
         gpus,
         tuple(session_of(row, devices) for row in opened),

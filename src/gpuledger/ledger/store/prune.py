@@ -24,7 +24,9 @@ GROUP BY uuid, life
 ON CONFLICT (uuid, life) DO UPDATE SET millijoules = millijoules + excluded.millijoules
 """
 _OLD_SPANS = "SELECT number FROM spans WHERE begins < ? ORDER BY begins, number LIMIT ?"
-_OLD_SESSIONS = "SELECT number FROM sessions WHERE ended < ? ORDER BY ended LIMIT ?"
+_OLD_SESSIONS = """
+SELECT number FROM usage WHERE ended IS NOT NULL AND ended < ? ORDER BY ended, number LIMIT ?
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +74,6 @@ def _delete(connection: Connection, before: float) -> int:
     connection.execute(_FORGET, which)
     connection.execute(f"DELETE FROM shares WHERE span IN ({_OLD_SPANS})", which)
     spans = connection.execute(f"DELETE FROM spans WHERE number IN ({_OLD_SPANS})", which).rowcount
-    sessions = connection.execute(f"DELETE FROM sessions WHERE number IN ({_OLD_SESSIONS})", which).rowcount
+    connection.execute(f"DELETE FROM sessions WHERE number IN ({_OLD_SESSIONS})", which)
+    sessions = connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount
     return int(spans + sessions)

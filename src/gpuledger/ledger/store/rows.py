@@ -62,7 +62,7 @@ def gpu_row(entry: GpuEntry) -> Row:
 
 
 def session_row(one: OpenSession) -> Row:
-    """A whole row of `sessions`."""
+    """A row of `sessions`."""
     process, host, owner = one.process, one.process.host, one.process.workload
     device, start = process.device, host.start
     return (
@@ -97,13 +97,13 @@ def session_row(one: OpenSession) -> Row:
         owner.found_by,
         owner.missing,
         one.first_seen,
-        *usage_row(one)[:-1],
     )
 
 
 def usage_row(one: OpenSession) -> Row:
-    """What changes from tick to tick, and the number."""
+    """A row of `usage`."""
     return (
+        one.number,
         one.last_seen,
         one.ended,
         one.ended is not None and one.watched,
@@ -115,21 +115,15 @@ def usage_row(one: OpenSession) -> Row:
         one.measured,
         one.apportioned,
         one.high,
-        one.number,
     )
 
 
-USAGE = (
-    "last_seen ended exit_seen peak_memory sm_seconds sm_known sm_most held_seconds measured apportioned high"
-)
-
-
 def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
-    """A Session that the row says is open: seen by nobody yet in this run."""
+    """An open Session out of its rows of `sessions` and `usage`: nobody has seen it in this run yet."""
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
     command, executable, comm, types, uid, login, gone = row[10:17]
     device = devices.get(uuid) or _lost_device(uuid, gpu, index, instance)
-    first, last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[30:42]
+    first, last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[30:]
     host = HostFacts(Start(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
     # The columns stand in the order of Workload's fields.
     process = GpuProcess(device, pid, host, _name(command), _types(types), workload=Workload(*row[17:30]))

@@ -59,11 +59,15 @@ CREATE TABLE sessions (
     pod_uid TEXT NOT NULL, container_id TEXT NOT NULL, runtime TEXT NOT NULL, job TEXT NOT NULL,
     step TEXT NOT NULL, unit TEXT NOT NULL, owner_user TEXT NOT NULL, found_by TEXT NOT NULL,
     missing TEXT NOT NULL,
-    first_seen REAL NOT NULL, last_seen REAL NOT NULL, ended REAL, exit_seen INTEGER NOT NULL,
+    first_seen REAL NOT NULL
+);
+-- What a session used: apart, because it changes at every tick.
+CREATE TABLE usage (
+    number INTEGER PRIMARY KEY, last_seen REAL NOT NULL, ended REAL, exit_seen INTEGER NOT NULL,
     peak_memory INTEGER, sm_seconds REAL NOT NULL, sm_known REAL NOT NULL, sm_most REAL,
     held_seconds REAL NOT NULL, measured INTEGER NOT NULL, apportioned INTEGER NOT NULL, high INTEGER NOT NULL
 );
-CREATE INDEX sessions_ended ON sessions (ended);
+CREATE INDEX usage_ended ON usage (ended) WHERE ended IS NOT NULL;
 
 -- Consecutive intervals with the same residents and method, cut at full hours. life is NULL for integrated
 -- power. Floors are milliwatts.

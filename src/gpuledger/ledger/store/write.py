@@ -10,8 +10,6 @@ from gpuledger.ledger.store import rows
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_USAGE = ", ".join(f"{name} = ?" for name in rows.USAGE.split())
-
 
 def write(connection: Connection, journal: Journal) -> None:
     """Everything in it. Raises sqlite3.Error."""
@@ -66,15 +64,11 @@ def _write_epochs(connection: Connection, journal: Journal) -> None:
 
 
 def _write_sessions(connection: Connection, journal: Journal) -> None:
-    whole, usage = [], []
-    for session in journal.sessions.values():
-        if session.stored and not session.renamed:
-            usage.append(rows.usage_row(session))
-        else:
-            whole.append(rows.session_row(session))
-    if whole:
-        connection.executemany(_insert("sessions", 42), whole)
-    connection.executemany(f"UPDATE sessions SET {_USAGE} WHERE number = ?", usage)
+    sessions = journal.sessions.values()
+    new = [rows.session_row(one) for one in sessions if one.renamed or not one.stored]
+    if new:
+        connection.executemany(_insert("sessions", 31), new)
+    connection.executemany(_insert("usage", 12), map(rows.usage_row, sessions))
 
 
 def _write_told(connection: Connection, journal: Journal) -> None:

@@ -1,0 +1,175 @@
+"""What posting one Snapshot costs: the Ledger in memory, with its books on disk, and with a year of history.
+
+    python benchmarks/ledger.py [--write docs/performance.md]
+
+8 GPUs with 8 busy processes each, a counter that moves at every tick. CPU is the tick thread's, median and
+99th percentile over the ticks. Absolute times are this machine's; ratios travel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import sqlite3
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+import psutil  # noqa: E402  (after the path is set)
+
+from builders import gpu, process, reading  # noqa: E402
+from gpuledger.host.clock import SystemClock  # noqa: E402
+from gpuledger.ledger.ledger import Ledger  # noqa: E402
+from gpuledger.ledger.settings import LedgerSettings  # noqa: E402
+from gpuledger.ledger.store.store import Limits, Store  # noqa: E402
+from gpuledger.model import quantities as q  # noqa: E402
+from gpuledger.model.process import UtilizationSample  # noqa: E402
+from gpuledger.model.snapshot import Snapshot, SourceInfo  # noqa: E402
+from gpuledger.model.workload import Workload  # noqa: E402
+
+GPUS, EACH, SAMPLES = 8, 8, 6
+YEAR_HOURS = 365 * 24
+START = 1_700_000_000.0
+MIB = 2**20
+BEGIN, END = "<!-- ledger: begin -->", "<!-- ledger: end -->"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One row: CPU in ms a posting, and the MiB of the file."""
+
+    name: str
+    post: float
+    slowest: float
+    size: float
+
+
+CARDS = [gpu(index, sm_count=132) for index in range(GPUS)]
+PEOPLE = {
+    card: tuple(
+        process(
+            card,
+            100 + EACH * card.index + number,
+            sm=0.1,
+            workload=Workload("pod", "ml", f"pod-{card.index}-{number}", "main", f"uid-{number}"),
+        )
+        for number in range(EACH)
+    )
+    for card in CARDS
+}
+
+
+def snapshot(tick: int) -> Snapshot:
+    """The node at one second."""
+    readings = []
+    for card in CARDS:
+        samples = tuple(
+            UtilizationSample(one.pid, round((tick - 1 + (part + 1) / SAMPLES) * 1e6), 0.1, 0.0, 0.0, 0.0)
+            for one in PEOPLE[card]
+            for part in range(SAMPLES)
+        )
+        values = {q.ENERGY: tick * 500_000 + card.index, q.UTILIZATION: 0.8, q.POWER: 500.0}
+        values |= {q.POWER_LIMIT_MAX: 700.0}
+        readings.append(reading(card, *PEOPLE[card], values=values, samples=samples))
+    return Snapshot(START + tick, float(tick), SourceInfo("benchmark"), tuple(readings), boot_id="boot")
+
+
+def measure(name: str, ticks: int, folder: Path | None) -> Figures:
+    """One row; without a folder the books are in memory alone."""
+    store = None if folder is None else Store(folder, "books", "boot", SystemClock(), Limits(1e10, 2**40))
+    ledger = Ledger(LedgerSettings(), store)
+    times = []
+    for tick in range(ticks):
+        seen = snapshot(tick)
+        began = time.thread_time()
+        ledger.post(seen)
+        times.append((time.thread_time() - began) * 1000)
+    if store is not None:
+        assert ledger.state.parts[0].success, ledger.state.parts
+        store.close()
+    # The first ticks learn and fill caches.
+    settled = sorted(times[ticks // 5 :])
+    size = 0.0 if folder is None else (folder / "books.db").stat().st_size / MIB
+    return Figures(name, median(settled), settled[len(settled) * 99 // 100], size)
+
+
+def add_a_year(folder: Path) -> None:
+    """A span an hour and GPU with eight residents each, and a Session for each span and resident."""
+    Store(folder, "books", "boot", SystemClock(), Limits()).close()
+    with closing(sqlite3.connect(folder / "books.db")) as books:
+        columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
+        marks = ", ".join("?" * len(columns))
+        spans, shares, sessions, usage = [], [], [], []
+        for hour in range(YEAR_HOURS):
+            begins = START - (YEAR_HOURS - hour) * 3600
+            for card in CARDS:
+                span = len(spans) + 1
+                spans.append((span, card.uuid, 0, "activity", begins, begins + 3600, 1, 2, 0, 60_000, 90_000))
+                for one in PEOPLE[card]:
+                    number = len(shares) + 1
+                    shares.append((span, number, 10**9, 3_600_000_000, 10**6))
+                    told = {"number": number, "device": card.uuid, "gpu": card.uuid, "pid": one.pid}
+                    told |= {
+                        "first_seen": begins,
+                        "pod": one.workload.pod,
+                        "namespace": "ml",
+                        "command": "python3",
+                    }
+                    sessions.append([told.get(column, 0) for column in columns])
+                    usage.append(
+                        (number, begins + 3600, begins + 3600, 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 10**9, 10**9)
+                    )
+        books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 11)})", spans)
+        books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
+        books.executemany(f"INSERT INTO sessions VALUES ({marks})", sessions)
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 12)})", usage)
+        books.commit()
+
+
+def table(rows: list[Figures]) -> list[str]:
+    """Markdown."""
+    lines = ["| books | CPU ms a posting | 99 % below | file, MiB |", "|---|---|---|---|"]
+    lines += [f"| {row.name} | {row.post:.2f} | {row.slowest:.2f} | {row.size:.1f} |" for row in rows]
+    memory, empty, year = rows
+    lines.append(f"| the store's share, empty | {empty.post - memory.post:.2f} | | |")
+    lines.append(f"| the store's share, a year | {year.post - memory.post:.2f} | | |")
+    return lines
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--ticks", type=int, default=1000)
+    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    given = asked.parse_args()
+    resident = psutil.Process().memory_info().rss
+    rows = [measure("in memory", given.ticks, None)]
+    before = psutil.Process().memory_info().rss
+    with tempfile.TemporaryDirectory() as name:
+        rows.append(measure("on disk, new", given.ticks, Path(name)))
+    # Only roughly: what the allocator keeps for itself is in both.
+    grown = (psutil.Process().memory_info().rss - before) / MIB
+    with tempfile.TemporaryDirectory() as name:
+        add_a_year(Path(name))
+        rows.append(measure("on disk, a year of history", given.ticks, Path(name)))
+    machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
+    lines = [f"Measured on {machine}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
+    print("\n".join(lines))
+    print(f"resident: {resident / MIB:.1f} MiB at first, the store added {grown:.1f} MiB")
+    if given.write:
+        text = given.write.read_text(encoding="utf-8")
+        inside = f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}"
+        given.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.DOTALL), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -71,15 +71,15 @@ every = dialects(DialectSettings(), "0")
 names = ("process", "session", "native")
 request = Request("GET", "/metrics", "", {"accept-encoding": "gzip"})
 for _ in range(5):
-    made.node.tick()
-calls, ticks, renders = getattr(made.source, "calls", None), [], []
+    made.parts.node.tick()
+calls, ticks, renders = getattr(made.parts.source, "calls", None), [], []
 for _ in range(int(sys.argv[2])):
     time.sleep(0.01)
-    began = time.thread_time(); made.node.tick(); ticks.append(time.thread_time() - began)
+    began = time.thread_time(); made.parts.node.tick(); ticks.append(time.thread_time() - began)
     # A store of its own, so that the page is made here and not within the next tick.
-    serve = PageStore(every, SystemClock(), made.pages.page, names).handler(names)
+    serve = PageStore(every, SystemClock(), made.parts.pages.page, names).handler(names)
     began = time.thread_time(); serve(request); renders.append(time.thread_time() - began)
-after = getattr(made.source, "calls", None)
+after = getattr(made.parts.source, "calls", None)
 per_tick = None if calls is None else (after - calls) / int(sys.argv[2])
 print(json.dumps([median(ticks) * 1000, median(renders) * 1000, per_tick]))
 """

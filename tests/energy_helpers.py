@@ -10,7 +10,7 @@ from gpuledger.ledger.energy.floor import FloorBook, given_floors
 from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.process import GpuProcess, UtilizationSample
+from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSample
 
 UNIX = 1_700_000_000.0
 
@@ -58,6 +58,7 @@ class Bench:
         utilization: float | None = None,
         activity: Mapping[Instance, float] | None = None,
         power: float | None = None,
+        accounting: Sequence[AccountingRecord] = (),
         fresh: bool = False,
     ) -> Posted:
         """One tick. `fresh` makes it the beginning of an interval, as after a first move."""
@@ -69,6 +70,7 @@ class Bench:
             failed=processes is None and not self.parts,
             values=told,
             samples=None if self.parts else tuple(samples or ()),
+            accounting=tuple(accounting),
         )
         cut = [
             reading(

@@ -31,10 +31,11 @@ enum {
     X(minor, -2) X(bus, -2) X(cores, 16896) X(major_cc, 9) X(minor_cc, 0) X(architecture, 9) \
     X(utilization, 0) X(memory_utilization, 0) X(encoder, 0) X(decoder, 0) \
     X(memory, 0) X(memory_total, 85899345920) X(memory_used, 1073741824) X(memory_reserved, 536870912) \
-    X(power, 100000) X(power_limit, 700000) X(power_limit_max, 700000) X(energy, 1000000) \
+    X(power, 100000) X(power_limit, 700000) X(power_limit_requested, 700000) X(power_limit_max, 700000) X(energy, 1000000) \
     X(temperature, 40) X(memory_temperature, 45) X(fan, -1) X(pstate, 0) \
     X(graphics_clock, 1980) X(sm_clock, 1980) X(memory_clock, 2619) X(video_clock, 1545) \
-    X(pcie_tx, 1000) X(pcie_rx, 2000) X(pcie_replays, 0) X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(mig, 0)
+    X(pcie_tx, 1000) X(pcie_rx, 2000) X(pcie_replays, 0) X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(mig, 0) \
+    X(persistence, 1) X(accounting, 0)
 #define AS_ENUM(name, value) N_##name,
 #define AS_NAME(name, value) #name,
 #define AS_VALUE(name, value) (u64)(value),
@@ -416,7 +417,7 @@ GETTER(nvmlDeviceGetMinorNumber, minor)
 GETTER(nvmlDeviceGetArchitecture, architecture)
 GETTER(nvmlDeviceGetNumGpuCores, cores)
 GETTER(nvmlDeviceGetPowerUsage, power)
-GETTER(nvmlDeviceGetPowerManagementLimit, power_limit)
+GETTER(nvmlDeviceGetPowerManagementLimit, power_limit_requested)
 GETTER(nvmlDeviceGetEnforcedPowerLimit, power_limit)
 GETTER(nvmlDeviceGetPerformanceState, pstate)
 GETTER(nvmlDeviceGetPcieReplayCounter, pcie_replays)
@@ -678,7 +679,8 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
 
 /* What other tools ask and this project does not. */
 API int nvmlDeviceGetComputeMode(char *device, u32 *to) { DEVICE; *to = 0; return SUCCESS; }
-API int nvmlDeviceGetPersistenceMode(char *device, u32 *to) { WHOLE; *to = 1; return SUCCESS; }
+GETTER(nvmlDeviceGetPersistenceMode, persistence)
+GETTER(nvmlDeviceGetAccountingMode, accounting)
 API int nvmlDeviceGetDisplayMode(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetDisplayActive(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetPcieThroughput(char *device, u32 counter, u32 *to) { WHOLE; *to = 1000 + counter; return SUCCESS; }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.host.pci import PciBus
 from gpuledger.model.process import HostFacts, Start
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -60,11 +61,12 @@ class Machine:
         self.library: ctypes.CDLL = load(variant)
         self.source = self.new_source()
 
-    def new_source(self, **settings: object) -> NvmlSource:
+    def new_source(self, pci: PciBus | None = None, **settings: object) -> NvmlSource:
         self.source = NvmlSource(
             SourceSettings(**settings),  # type: ignore[arg-type]  # the test names the fields
             self.host,
             self.clock,
+            pci=pci,
             load=lambda: self.library,
         )
         return self.source

@@ -9,6 +9,7 @@ import pytest
 from builders import gpu, instance, process
 from energy_helpers import Bench, flat, samples
 from gpuledger.ledger.energy.counter import Epoch
+from gpuledger.model.process import AccountingRecord
 
 A = gpu(0, sm_count=132)
 J = 1000
@@ -118,6 +119,22 @@ def test_e7_a_late_context_is_resident_from_its_first_sample(
     posted = bench.tick(60, 600 * J, [p], samples=seen)
     assert flat(posted) == expected
     assert posted.booked.method != "measured"
+
+
+def test_e7_the_accounting_record_says_when_it_began() -> None:
+    bench = Bench(A, empty=60, resident=60)
+    p = process(A, 1, started=-10.0)
+    bench.tick(50, 0, [], fresh=True)
+    posted = bench.tick(60, 600 * J, [p], accounting=[AccountingRecord(1, began=58.0)])
+    assert flat(posted) == {1: 120 * J, "idle": 480 * J}
+
+
+def test_a_process_between_two_ticks_is_found_in_its_accounting_record() -> None:
+    bench = Bench(A, empty=60, resident=90)
+    bench.tick(0, 0, [], fresh=True)
+    posted = bench.tick(10, 1020 * J, [], accounting=[AccountingRecord(77, began=2.0, ended=6.0)])
+    assert flat(posted) == {77: 660 * J, "idle": 360 * J}
+    assert posted.booked.method == "equal"
 
 
 def test_e8_two_pods_share_by_engine_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from fractions import Fraction
 
@@ -9,9 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuledger.ledger.energy.energy import EnergyBook
+from gpuledger.ledger.energy.counter import Counter
+from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.floor import Floors
-from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.sources.simulator.reader import load
 from unit.simulator_helpers import Node
 
@@ -33,6 +37,14 @@ class Totals:
             self.accounts[uuid, "unobserved"] += one.unobserved
             for (_, pid, start), joules in one.booked.processes.items():
                 self.accounts[uuid, (pid, start)] += joules
+
+    def restart(self) -> None:
+        """Go on as after a restart of the program: with what is stored, and nothing else."""
+        kept = {
+            uuid: Stored(book.counter, book.floors.empty, book.floors.resident)
+            for uuid, book in self.book.books.items()
+        }
+        self.book = EnergyBook(Floors(), stored=kept)
 
     def total(self, uuid: str) -> int:
         return sum(joules for (gpu, _), joules in self.accounts.items() if gpu == uuid)
@@ -61,42 +73,45 @@ process = st.fixed_dictionaries(
         "load": st.sampled_from([0.0, 0.2, 0.5, 0.9]),
         "start": st.integers(0, 60),
         "stop": st.integers(61, 120),
-        "type": st.sampled_from(["C", "G", "C+G"]),
-        "busy": st.sampled_from([1, 3, 10]),
-        "quiet": st.sampled_from([1, 2, 20]),
+        "type": st.sampled_from(["C", "G", "C+G", "mps-client", "mps-server"]),
+        "rhythm": st.sampled_from([(1, 1), (3, 2), (10, 20)]),
     },
 )
+PARTS = [
+    {"gi": 1, "ci": 0, "profile": "4g.40gb", "sm_count": 64, "memory": "40GB"},
+    {"gi": 9, "ci": 0, "profile": "1g.10gb", "sm_count": 16, "memory": "10GB"},
+]
+
+
+def written(one: dict[str, object], number: int, *, mig: bool) -> dict[str, object]:
+    """A process as a scenario wants it."""
+    made = {"name": "python3", "memory": "100MB", **one}
+    busy, quiet = made.pop("rhythm", (None, None))  # type: ignore[misc]  # a pair, or nothing
+    if made.get("type") == "mps-server":
+        made.pop("load", None)
+    elif busy is not None and made.get("load"):
+        made |= {"busy": busy, "quiet": quiet}
+    if mig:
+        made.pop("type", None)
+        made["gi"] = 9 if number % 2 else 1
+    return made
 
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> str:
-    import json
-
     gpus = []
-    for _ in range(draw(st.integers(1, 3))):
-        processes = [
-            {"name": "python3", "memory": "1GB", **one}
-            for one in draw(st.lists(process, max_size=6))
-            if ("busy" in one) == ("quiet" in one)
-        ]
+    for _ in range(draw(st.integers(1, 8))):
+        mig = draw(st.booleans())
+        crowd = draw(st.lists(process, max_size=4))
         card: dict[str, object] = {
             "empty_watts": 60,
             "resident_watts": 90,
             "load_watts": 500,
             "limit_watts": 700,
             "counter_refresh": draw(st.sampled_from([0, 0.1, 1, 5])),
-            "processes": processes,
+            "processes": [written(one, number, mig=mig) for number, one in enumerate(crowd)],
         }
-        if draw(st.booleans()):
-            card["instances"] = [
-                {"gi": 1, "ci": 0, "profile": "4g.40gb", "sm_count": 64, "memory": "40GB"},
-                {"gi": 9, "ci": 0, "profile": "1g.10gb", "sm_count": 16, "memory": "10GB"},
-            ]
-            card["processes"] = [
-                {**{k: v for k, v in one.items() if k != "type"}, "gi": 9 if number % 2 else 1}
-                for number, one in enumerate(processes)
-            ]
-        gpus.append(card)
+        gpus.append(card | ({"instances": PARTS} if mig else {}))
     faults = [
         {"kind": kind, "gpu": 0, "at": draw(st.integers(5, 100)), "for": draw(st.integers(1, 8))}
         for kind in draw(st.lists(st.sampled_from(["gpu_lost", "process_list_fails"]), max_size=2))
@@ -105,25 +120,49 @@ def scenarios(draw: st.DrawFn) -> str:
     return json.dumps({"gpus": gpus, "faults": faults})
 
 
-@given(scenarios(), st.lists(st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.0]), min_size=5, max_size=80))
+class Epochs:
+    """What the counters themselves say: closing minus opening, summed over the epochs of each Gpu."""
+
+    def __init__(self) -> None:
+        self._closed: dict[str, int] = defaultdict(int)
+        self._now: dict[str, Counter] = {}
+
+    def watch(self, books: dict[str, GpuBook]) -> None:
+        for uuid, book in books.items():
+            before, now = self._now.get(uuid), book.counter
+            if before is not None and before.opening is not None and now.opening != before.opening:
+                self._closed[uuid] += before.booked - before.opening
+            self._now[uuid] = now
+
+    def total(self, uuid: str) -> int:
+        now = self._now[uuid]
+        return self._closed[uuid] + (now.booked - now.opening if now.opening is not None else 0)
+
+
+step = st.tuples(st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.0, 70.0]), st.sampled_from([False] * 9 + [True]))
+
+
+@given(scenarios(), st.lists(step, min_size=5, max_size=60))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_happens_nothing_is_lost_and_nothing_made_up(scenario: str, gaps: list[float]) -> None:
-    node, totals = Node(scenario), Totals()
+def test_whatever_happens_nothing_is_lost_and_nothing_made_up(
+    scenario: str, steps: list[tuple[float, bool]]
+) -> None:
+    """Ticks of any length, GPUs and lists lost, counters reset, restarts: the books sum to the counters."""
+    node, totals, epochs = Node(scenario), Totals(), Epochs()
     at = 0.0
-    for gap in gaps:
+    for gap, restarts in steps:
+        if restarts:
+            totals.restart()
+        seen = len(totals.postings)
         totals.post(node.at(at))
+        epochs.watch(totals.book.books)
         at += gap
-        for one in totals.postings[-8:]:
-            parts = (one.booked.idle, one.booked.unattributed, one.unobserved, *one.booked.processes.values())
-            assert min(parts) >= 0
-            assert one.booked.idle + one.booked.unattributed + sum(one.booked.processes.values()) == (
-                one.booked.delta
-            )
-    for uuid, book in totals.book.books.items():
-        # A reset ends an epoch: only what came after it can be compared with the counter.
-        if not any(one.gpu.uuid == uuid for one in totals.postings) or '"counter_reset"' in scenario:
-            continue
-        assert totals.total(uuid) == book.counter.booked - (book.counter.opening or 0)
+        for one in totals.postings[seen:]:
+            shares = (one.booked.idle, one.booked.unattributed, *one.booked.processes.values())
+            assert min(*shares, one.unobserved) >= 0
+            assert sum(shares) == one.booked.delta
+    for uuid in totals.book.books:
+        assert totals.total(uuid) == epochs.total(uuid)
 
 
 def test_an_exclusive_process_is_billed_what_it_truly_used() -> None:
@@ -144,3 +183,42 @@ gpus:
     assert abs(Fraction(billed, 1000) - true) <= 1
     assert {one.booked.method for one in totals.postings} == {"measured"}
     assert totals.total(uuid) == billed
+
+
+SHARED = """
+gpus:
+  - {empty_watts: 60, resident_watts: 90, load_watts: 400, limit_watts: 700, counter_refresh: 1,
+     processes: [
+       {name: a, memory: 1GB, load: 0.4, start: 5, stop: 70},
+       {name: b, memory: 1GB, load: 0.3, busy: 4, quiet: 3, start: 20},
+       {name: c, memory: 1GB, start: 10, stop: 110},
+     ]}
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_truth_lies_within_the_bounds_of_every_session(seed: int) -> None:
+    """Low is what was measured alone, high what the GPU used meanwhile; a refresh at each end is not seen."""
+    node, ledger = Node(SHARED, seed=seed), Ledger(LedgerSettings())
+    sessions = []
+    for second in range(150):
+        ledger.post(node.at(float(second)))
+        sessions += ledger.sessions.ended
+    sessions += [one.record() for one in ledger.sessions.open()]
+    true = {account.process: joules for account, joules in node.source.truth(149.0).items()}
+    a_refresh_at_each_end = 2 * 1 * 700
+    assert len(sessions) == 3
+    for session in sessions:
+        joules = true[session.process.key]
+        assert session.measured / 1000 <= joules + a_refresh_at_each_end
+        assert joules <= session.high / 1000 + a_refresh_at_each_end
+        assert session.measured + session.apportioned <= session.high
+
+
+def test_a_held_process_is_held_all_the_time_and_a_busy_one_is_not() -> None:
+    node, ledger = Node(SHARED), Ledger(LedgerSettings())
+    for second in range(100):
+        ledger.post(node.at(float(second)))
+    held = {one.process.name: one.held_seconds for one in ledger.sessions.open()}
+    assert held["c"] == pytest.approx(89, abs=1)
+    assert held["b"] < 60

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from shutil import which
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -109,7 +107,6 @@ def test_openmetrics_help_is_read_back(told):
     assert found == helps
 
 
-@pytest.mark.skipif(which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_reads_a_hostile_page():
     spec = FamilySpec(
         "gpu_process_info", "gauge", 'Help with "quotes", a \\ and a\nline feed.', ("gpu", "command")

@@ -61,4 +61,4 @@ def test_every_line_comes_from_the_one_page_given() -> None:
     assert before == after
     assert b"GPU-9" in between
     assert b"GPU-0" not in between
-    assert b"gpu_process" not in body(stale_page(), DEFAULT, "prom")
+    assert b"\ngpu_process" not in body(stale_page(), DEFAULT, "prom")

@@ -14,7 +14,7 @@ from gpuledger.model.quantities import (
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import Machine, pids, told, values
 
-LOST, RESET, UNKNOWN, NOT_SUPPORTED = 15, 16, 999, 3
+LOST, RESET, UNKNOWN, NOT_SUPPORTED, NO_PERMISSION, TIMEOUT = 15, 16, 999, 3, 4, 10
 
 
 @pytest.fixture
@@ -46,6 +46,54 @@ def test_what_a_card_does_not_tell_of_itself_is_absent(machine):
     }
     gpu = told(machine.tick()).device
     assert (gpu.serial, gpu.sm_count, gpu.minor) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "fact", "value"),
+    [
+        ("nvmlDeviceGetName", "name", "NVIDIA H100 80GB HBM3"),
+        ("nvmlDeviceGetPciInfo_v3", "pci_bus_id", "00000000:01:00.0"),
+        ("nvmlDeviceGetSerial", "serial", "1650000000000"),
+        ("nvmlDeviceGetVbiosVersion", "vbios", "96.00.61.00.01"),
+        ("nvmlDeviceGetMinorNumber", "minor", 0),
+        ("nvmlDeviceGetArchitecture", "architecture", "Hopper"),
+        ("nvmlDeviceGetCudaComputeCapability", "compute_capability", "9.0"),
+        ("nvmlDeviceGetNumGpuCores", "sm_count", 132),
+    ],
+)
+def test_a_static_fact_that_failed_once_is_asked_again_alone(machine, call, fact, value):
+    machine.gpus[0].errors[call] = TIMEOUT
+    snapshot = machine.tick()
+    assert getattr(told(snapshot).device, fact) in (None, "")
+    assert getattr(told(snapshot, 1).device, fact) not in (None, "")
+    assert [(failure.part, failure.device.index) for failure in snapshot.failures] == [("devices", 0)]
+    assert call in snapshot.failures[0].detail and not snapshot.devices_failed
+    machine.gpus[0].errors.clear()
+    others = machine.count("nvmlDeviceGetUUID")
+    snapshot = machine.tick()
+    assert getattr(told(snapshot).device, fact) == value and not snapshot.failures
+    asked = machine.count(call)
+    machine.tick()
+    assert (machine.count(call), machine.count("nvmlDeviceGetUUID")) == (asked, others)
+
+
+def test_a_card_whose_memory_was_not_told_at_start_bounds_its_processes_later(machine):
+    machine.gpus[0] = NvmlGpu(NvmlProcess(7, memory=90 << 40))
+    machine.gpus[0].errors["nvmlDeviceGetMemoryInfo"] = TIMEOUT
+    machine.tick()
+    machine.gpus[0].errors.clear()
+    snapshot = machine.tick()
+    assert told(snapshot).processes[0].memory is None and snapshot.invalid == 1
+
+
+def test_a_gpu_chosen_by_a_bus_id_that_it_did_not_tell_at_start_is_found(machine):
+    machine.gpus[1].errors["nvmlDeviceGetPciInfo_v3"] = TIMEOUT
+    machine.new_source(devices=("00000000:01:00.0", "00000000:02:00.0"))
+    snapshot = machine.tick()
+    assert [reading.device.index for reading in snapshot.readings] == [0] and snapshot.devices_failed
+    machine.gpus[1].errors.clear()
+    snapshot = machine.tick()
+    assert [reading.device.index for reading in snapshot.readings] == [0, 1] and not snapshot.devices_failed
 
 
 def test_the_driver_tells_its_versions(machine):
@@ -267,6 +315,74 @@ def test_instances_that_cannot_be_listed_are_kept_and_the_list_is_incomplete(mac
     machine.gpus[0].errors["nvmlDeviceGetMigDeviceHandleByIndex"] = UNKNOWN
     snapshot = machine.tick()
     assert snapshot.devices_failed and len(snapshot.readings) == 3
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, NO_PERMISSION, UNKNOWN])
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"]
+)
+def test_a_cut_that_cannot_be_read_at_start_is_no_idle_gpu(machine, call, code):
+    machine.state.gpus = [cut_in_two(), NvmlGpu()]
+    machine.gpus[0].processes = [NvmlProcess(9, gi=1, ci=0)]
+    machine.gpus[0].errors[call] = code
+    for _ in range(2):
+        snapshot = machine.tick()
+        assert told(snapshot).up and told(snapshot).processes is None and told(snapshot).samples is None
+        assert told(snapshot, 1).processes == ()
+        assert [(each.part, each.device.index) for each in snapshot.failures] == [("devices", 0)]
+        assert snapshot.devices_failed
+    machine.gpus[0].errors.clear()
+    snapshot = machine.tick()
+    assert [pids(reading) for reading in snapshot.readings] == [[], [9], [], []]
+    assert not snapshot.failures and not snapshot.devices_failed
+
+
+def test_a_card_that_was_not_known_to_be_whole_tells_its_processes_once_it_is(machine):
+    machine.new_source(process_scan_interval=60.0)
+    machine.state.gpus = [NvmlGpu(NvmlProcess(9, sm=30), mig=0)]
+    machine.gpus[0].errors["nvmlDeviceGetMigMode"] = TIMEOUT
+    assert told(machine.tick()).processes is None
+    machine.gpus[0].errors.clear()
+    reading = told(machine.tick())
+    assert pids(reading) == [9] and reading.processes[0].usage.sm > 0
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, 13, 25])
+def test_a_card_that_cannot_be_cut_is_asked_once(machine, code):
+    machine.state.gpus = [NvmlGpu(NvmlProcess(9))]
+    machine.gpus[0].errors["nvmlDeviceGetMigMode"] = code
+    for _ in range(3):
+        snapshot = machine.tick()
+        assert pids(told(snapshot)) == [9] and not snapshot.failures
+    assert machine.count("nvmlDeviceGetMigMode") == 1
+
+
+def test_a_passing_fault_of_a_known_cut_keeps_what_is_known(machine):
+    machine.state.gpus = [cut_in_two()]
+    machine.gpus[0].processes = [NvmlProcess(9, gi=1, ci=0)]
+    machine.tick()
+    machine.gpus[0].errors["nvmlDeviceGetMigMode"] = UNKNOWN
+    snapshot = machine.tick()
+    assert [pids(reading) for reading in snapshot.readings] == [[], [9], []] and snapshot.devices_failed
+
+
+def test_a_profile_that_failed_once_is_asked_again(machine):
+    machine.state.gpus = [cut_in_two()]
+    machine.gpus[0].errors["mig.nvmlDeviceGetName"] = TIMEOUT
+    snapshot = machine.tick()
+    assert told(snapshot, 1).device.profile == "" and len(snapshot.failures) == 2
+    machine.gpus[0].errors.clear()
+    snapshot = machine.tick()
+    assert [reading.device.profile for reading in snapshot.readings[1:]] == ["3g.40gb", "1c.4g.40gb"]
+    assert not snapshot.failures
+
+
+def test_instances_name_their_gpu_as_it_is_known_by_now(machine):
+    machine.state.gpus = [cut_in_two()]
+    machine.gpus[0].errors["nvmlDeviceGetSerial"] = TIMEOUT
+    machine.tick()
+    machine.gpus[0].errors.clear()
+    assert told(machine.tick(), 1).device.parent.serial == "1650000000000"
 
 
 def test_a_lost_gpu_takes_its_instances_along(machine):

@@ -2,11 +2,11 @@
 
 import pynvml
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuledger.model.quantities import POWER
-from nvml.library import NvmlGpu, NvmlProcess
+from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import Machine, pids, told, values
 
 CODES = sorted(
@@ -21,7 +21,7 @@ CALLS = (
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetEncoderUtilization",
     "nvmlDeviceGetPowerUsage",
-    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetClockInfo",
@@ -87,24 +87,74 @@ def test_one_call_answering_a_code_loses_only_its_own_quantity(machine, code):
     assert set(complete) - set(values(reading)) == {"power"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    ticks=st.lists(
-        st.dictionaries(st.sampled_from(CALLS), st.sampled_from([*CODES, 7, 77]), max_size=8),
-        min_size=1,
-        max_size=4,
-    )
+# Of these a code is an answer and no fault: the card cannot be cut, has no name, an empty slot, no such list.
+UNSUPPORTED = frozenset({3, 13, 22, 25, 26})
+ANSWERS = {
+    "nvmlDeviceGetMigMode": UNSUPPORTED,
+    "nvmlDeviceGetMaxMigDeviceCount": UNSUPPORTED,
+    "nvmlDeviceGetMigDeviceHandleByIndex": {2, 6},
+    "nvmlDeviceGetName": UNSUPPORTED,
+    **{call: {3, 13} for call in CALLS if "RunningProcesses" in call},
+}
+MIG_CALLS = (
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetAttributes_v2",
+    "mig.nvmlDeviceGetMemoryInfo_v2",
+    "mig.nvmlDeviceGetMemoryInfo",
 )
-def test_no_errors_of_a_gpu_cost_another_gpu_anything(machine, ticks):
-    """In whatever order they come, also before the first tick; nothing is ever raised."""
+FAULTS = st.lists(
+    st.tuples(st.sampled_from((*CALLS, *MIG_CALLS)), st.sampled_from([*CODES, 7, 77])).filter(
+        lambda fault: fault[1] not in ANSWERS.get(fault[0], ())
+    ),
+    max_size=8,
+).map(dict)
+LOST = {"*": pynvml.NVML_ERROR_GPU_IS_LOST}
+# The card is not counted by the driver, or not cut, or as it should be.
+EVENTS = ("uncounted", "uncut", "whole")
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cut=st.booleans(),
+    steps=st.lists(st.one_of(FAULTS, st.just(LOST), st.sampled_from(EVENTS)), min_size=1, max_size=6),
+)
+@example(cut=True, steps=["whole", LOST, "whole", "uncounted", "uncounted", "whole"])
+@example(cut=True, steps=[{"nvmlDeviceGetMigMode": pynvml.NVML_ERROR_TIMEOUT}])
+@example(cut=True, steps=[{"nvmlDeviceGetMaxMigDeviceCount": pynvml.NVML_ERROR_UNKNOWN}])
+@example(cut=False, steps=[{"nvmlDeviceGetName": pynvml.NVML_ERROR_UNKNOWN}, LOST])
+def test_no_faults_of_a_gpu_cost_another_gpu_anything_or_make_anything_up(machine, cut, steps):
+    """In whatever order they come, also before the first tick; nothing is raised, and all of it passes."""
     machine.library.test_nvml_reset()
-    machine.new_source()
-    for errors in (*ticks, {}):
-        machine.gpus[1].errors = errors
+    machine.new_source(slow_interval=2.0)
+    card = NvmlGpu(NvmlProcess(21, gi=1, ci=0), NvmlProcess(22, gi=2, ci=0), mig=1)
+    instances = [NvmlInstance(0, gi=1), NvmlInstance(1, gi=2)]
+    healthy = machine.gpus[:2]
+    for step in (*steps, "whole", "whole", "whole"):
+        is_cut = cut and step != "uncut"
+        card.numbers["mig"], card.instances = int(is_cut), instances if is_cut else []
+        card.errors = step if isinstance(step, dict) else {}
+        machine.state.gpus = healthy if step == "uncounted" else [*healthy, card]
         snapshot = machine.tick()
-        mine = [reading for reading in snapshot.readings if reading.device.index != 1]
-        assert len(mine) == 2
-        assert is_whole(mine[0], 0) and is_whole(mine[1], 2)
-        assert all(failure.device is None or failure.device.index == 1 for failure in snapshot.failures)
-    assert machine.gpus[1].errors == {}
-    assert told(machine.tick(), 1).up
+        others, mine = snapshot.readings[:2], snapshot.readings[2:]
+        assert is_whole(others[0], 0) and is_whole(others[1], 1)
+        assert all(each.device is None or each.device.gpu.index == 2 for each in snapshot.failures)
+        assert_nothing_is_made_up(mine, is_cut)
+    assert [pids(reading) for reading in mine] == ([[], [21], [22]] if cut else [[21, 22]])
+    assert all(reading.up for reading in mine)
+    assert mine[0].device.name == "NVIDIA H100 80GB HBM3"
+    assert all(reading.device.profile == "3g.40gb" for reading in mine[1:])
+    assert not snapshot.failures and not snapshot.devices_failed
+
+
+def assert_nothing_is_made_up(readings, is_cut):
+    """No Device is told to hold no processes, or another's, that holds some."""
+    found = [pids(reading) for reading in readings]
+    if len(found) == 1:
+        assert found[0] in (None, [21, 22])
+    elif found:
+        gpu, first, second = found
+        assert gpu in (None, [])
+        assert not is_cut or (first in (None, [21]) and second in (None, [22]))

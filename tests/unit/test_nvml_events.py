@@ -50,6 +50,16 @@ def test_a_gpu_that_cannot_be_watched_leaves_the_others_watched(machine):
     assert [(failure.part, failure.device.index) for failure in snapshot.failures] == [("events", 0)]
 
 
+@pytest.mark.parametrize("call", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
+def test_a_gpu_that_could_not_be_watched_once_is_watched_later(machine, call):
+    machine.gpus[0].errors[call] = UNKNOWN
+    machine.tick()
+    machine.gpus[0].errors.clear()
+    assert not machine.tick().failures and machine.count("nvmlEventSetCreate") == 1
+    machine.state.events = [(0, 31), (1, 32)]
+    assert [(event.gpu.index, event.xid) for event in machine.tick().xids] == [(0, 31), (1, 32)]
+
+
 def test_events_that_failed_go_on_by_themselves(machine):
     machine.tick()
     machine.state.errors[WAIT] = UNKNOWN

@@ -1,12 +1,14 @@
 """Our layouts and numbers are NVIDIA's own, as nvidia-ml-py has them."""
 
 import ctypes
+import subprocess
+import sys
 
 import pynvml
 import pytest
 
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.sources.nvml import fields, structs
+from gpuledger.sources.nvml import codes, fields, structs
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,6 @@ def test_a_number_is_nvidias(ours, theirs):
         ("memory_temperature", "NVML_FI_DEV_MEMORY_TEMP"),
         ("pcie_tx", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES"),
         ("pcie_rx", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES"),
-        ("pcie_replays", "NVML_FI_DEV_PCIE_REPLAY_COUNTER"),
         ("ecc_corrected", "NVML_FI_DEV_ECC_SBE_AGG_TOTAL"),
         ("ecc_uncorrected", "NVML_FI_DEV_ECC_DBE_AGG_TOTAL"),
     ],
@@ -70,3 +71,29 @@ def test_every_call_that_is_asked_exists_in_nvidia_ml_py():
     asked = {number.call for number in fields.NUMBERS}
     asked |= {field.fallback.call for field in fields.FIELDS if field.fallback}
     assert asked <= set(dir(pynvml))
+
+
+def test_the_return_codes_are_nvidias():
+    theirs = {
+        value: name.removeprefix("NVML_ERROR_")
+        for name, value in vars(pynvml).items()
+        if name.startswith("NVML_ERROR_") and isinstance(value, int)
+    }
+    assert theirs.items() <= codes.NAMES.items()
+
+
+def test_a_return_code_is_called_as_nvidia_does():
+    ours = {name: value for name, value in vars(codes).items() if name.isupper() and isinstance(value, int)}
+    assert len(ours) > 15
+    assert ours == {
+        name: getattr(pynvml, "NVML_SUCCESS" if name == "SUCCESS" else f"NVML_ERROR_{name}") for name in ours
+    }
+
+
+def test_a_program_that_reads_the_driver_does_not_hold_nvidia_ml_py_in_memory():
+    script = "import gpuledger.sources.nvml.source, sys; print('pynvml' in sys.modules)"
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "False\n"

@@ -101,7 +101,7 @@ def test_only_the_wanted_quantity_is_read(machine, wanted, call):
         "nvmlDeviceGetTemperature",
         "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetFieldValues",
-        "nvmlDeviceGetPowerManagementLimit",
+        "nvmlDeviceGetEnforcedPowerLimit",
         "nvmlDeviceGetFanSpeed",
         "nvmlDeviceGetEncoderUtilization",
         "nvmlDeviceGetPerformanceState",
@@ -207,15 +207,11 @@ def test_no_data_is_absent_without_a_failure(machine):
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, INVALID_ARGUMENT])
 def test_a_field_that_the_driver_lacks_is_read_by_its_older_call(machine, code):
-    machine.gpus[0].errors = {"field.83": code, "field.94": code, "field.5": code}
-    machine.gpus[0].numbers = {"energy": 77, "power": 0, "pcie_replays": 4, "ecc_corrected": 9}
+    machine.gpus[0].errors = {"field.83": code, "field.5": code}
+    machine.gpus[0].numbers = {"energy": 77, "power": 0, "ecc_corrected": 9}
     for _ in range(2):
         reading = told(machine.tick())
-        assert (reading.get(q.ENERGY), reading.get(q.PCIE_REPLAYS), reading.get(q.ECC_CORRECTED)) == (
-            77,
-            4,
-            9,
-        )
+        assert (reading.get(q.ENERGY), reading.get(q.ECC_CORRECTED)) == (77, 9)
         assert reading.supported["energy"] is True
     machine.gpus[0].errors["nvmlDeviceGetTotalEnergyConsumption"] = NOT_SUPPORTED
     assert told(machine.tick()).supported["energy"] is False
@@ -268,6 +264,64 @@ def test_a_passing_fault_of_the_newer_memory_call_does_not_mix_in_the_older(mach
     assert told(machine.tick()).get(q.MEMORY_RESERVED) == 536870912
 
 
+def test_the_power_limit_is_the_one_in_force(machine):
+    machine.gpus[0] = NvmlGpu(power_limit=450_000, power_limit_requested=700_000)
+    assert told(machine.tick()).get(q.POWER_LIMIT) == 450.0
+
+
+COUNTERS = [
+    (q.PCIE_TX, "pcie_tx"),
+    (q.PCIE_RX, "pcie_rx"),
+    (q.PCIE_REPLAYS, "pcie_replays"),
+    (q.ECC_CORRECTED, "ecc_corrected"),
+    (q.ECC_UNCORRECTED, "ecc_uncorrected"),
+]
+
+
+@pytest.mark.parametrize(("quantity", "number"), COUNTERS, ids=[number for _, number in COUNTERS])
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        ([900, 950, 3, 960, 970], [900, 950, 950, 960, 970]),
+        ([900, 0, 900], [900, 900, 900]),
+        ([900, 3, 8, 9], [900, 900, 8, 9]),
+        ([900, 3, 3, 3], [900, 900, 3, 3]),
+        ([900, 8, 3, 4], [900, 900, 900, 4]),
+        ([900, 3, 950, 4, 5], [900, 900, 950, 950, 5]),
+        ([3, 900], [3, 900]),
+    ],
+    ids=["glitch", "zero", "reset", "reset and rest", "two lows", "glitch and reset", "first reading"],
+)
+def test_a_counter_steps_back_only_when_the_next_reading_confirms_it(
+    machine, quantity, number, read, expected
+):
+    machine.new_source(slow_interval=1.0)
+    found = []
+    for value in read:
+        machine.gpus[0].numbers[number] = value
+        found.append(told(machine.tick()).get(quantity))
+    assert found == expected
+
+
+def test_a_counter_that_was_reset_with_its_card_steps_back_when_confirmed(machine):
+    machine.gpus[0].numbers["pcie_tx"] = 900
+    machine.tick()
+    machine.gpus[0].errors["*"] = 15
+    assert told(machine.tick()).get(q.PCIE_TX) is None
+    machine.gpus[0].errors.clear()
+    machine.gpus[0].numbers["pcie_tx"] = 5
+    assert [told(machine.tick()).get(q.PCIE_TX) for _ in range(2)] == [900, 5]
+
+
+def test_the_energy_counter_is_told_as_it_reads(machine):
+    """The books have rules of their own for one that steps back."""
+    found = []
+    for value in (900, 3, 950):
+        machine.gpus[0].numbers |= {"energy": value, "power": 0}
+        found.append(told(machine.tick()).get(q.ENERGY))
+    assert found == [900, 3, 950]
+
+
 def test_slow_quantities_are_read_at_their_interval_and_kept_between(machine):
     machine.new_source(slow_interval=10.0)
     for tick in range(21):
@@ -275,7 +329,7 @@ def test_slow_quantities_are_read_at_their_interval_and_kept_between(machine):
         reading = told(machine.tick())
         assert reading.get(q.POWER_LIMIT) == 500.0 + 10 * (tick // 10)
         assert reading.get(q.ECC_CORRECTED) == 0
-    assert machine.count("nvmlDeviceGetPowerManagementLimit") == 2 * 3
+    assert machine.count("nvmlDeviceGetEnforcedPowerLimit") == 2 * 3
 
 
 def test_a_slow_quantity_newly_wanted_is_read_at_once(machine):

@@ -1,10 +1,11 @@
-"""Per-process samples: each once, the newest window, none at all told apart from idle."""
+"""Per-process samples: each once, as a share of the periods of the tick, none at all told apart from idle."""
 
 import pytest
 
 from gpuledger.model.process import NO_USAGE, Usage
 from nvml.library import NvmlGpu, NvmlProcess, NvmlSample
 from nvml.machine import Machine, told
+from unit.simulator_helpers import Node, reading
 
 NEWER, OLDER = "nvmlDeviceGetProcessesUtilizationInfo", "nvmlDeviceGetProcessUtilization"
 IDLE = Usage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -27,17 +28,129 @@ def usage_of(reading, pid):
     return next(process.usage for process in reading.processes if process.pid == pid)
 
 
-def test_a_process_uses_the_mean_of_its_samples(machine, gpu):
+def test_a_process_uses_the_mean_over_the_periods_of_the_tick(machine, gpu):
     gpu.samples = [
         NvmlSample(7, 5 * SECOND, sm=20, mem=10, enc=4, dec=2, jpg=1, ofa=3),
-        NvmlSample(7, 5 * SECOND + 1, sm=40, mem=30, enc=0, dec=2, jpg=1, ofa=3),
+        NvmlSample(7, 5 * SECOND + SECOND // 2, sm=40, mem=30, enc=0, dec=2, jpg=1, ofa=3),
     ]
     reading = told(machine.tick())
     assert usage_of(reading, 7) == Usage(*map(pytest.approx, (0.3, 0.2, 0.02, 0.02, 0.01, 0.03)))
     assert [(sample.pid, sample.at, sample.sm) for sample in reading.samples] == [
         (7, 5 * SECOND, 0.2),
-        (7, 5 * SECOND + 1, 0.4),
+        (7, 5 * SECOND + SECOND // 2, 0.4),
     ]
+
+
+def sixths(pid, second, **engines_by_sixth):
+    """Samples of the sixths of a second that are told, as the driver would have them."""
+    return [
+        NvmlSample(pid, second * SECOND + int(sixth[1:]) * SECOND // 6, sm=percent)
+        for sixth, percent in engines_by_sixth.items()
+    ]
+
+
+def test_a_process_busy_in_one_of_six_periods_is_not_busy_in_all(machine, gpu):
+    """The driver has no sample of a process for a period in which it did nothing."""
+    gpu.samples = sixths(8, 5, _1=90, _2=90, _3=90, _4=90, _5=90, _6=90)
+    machine.tick()
+    gpu.samples += sixths(7, 6, _3=60)
+    gpu.samples += sixths(8, 6, _1=90, _2=90, _3=90, _4=90, _5=90, _6=90)
+    reading = told(machine.tick())
+    assert usage_of(reading, 7).sm == pytest.approx(0.10)
+    assert usage_of(reading, 8).sm == pytest.approx(0.90)
+
+
+def test_periods_in_which_no_process_did_anything_count_too(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.20)
+    gpu.samples += sixths(7, 6, _6=60)
+    assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.10)
+
+
+def test_a_longer_tick_has_more_periods(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    machine.tick()
+    gpu.samples += sixths(7, 10, _3=60)
+    assert usage_of(told(machine.tick(seconds=5)), 7).sm == pytest.approx(0.02)
+
+
+def test_samples_of_several_processes_in_one_period_are_one_period(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    machine.tick()
+    gpu.samples += [NvmlSample(7, 6 * SECOND, sm=60), NvmlSample(8, 6 * SECOND + 900, sm=30)]
+    reading = told(machine.tick())
+    assert usage_of(reading, 7).sm == pytest.approx(0.10) and usage_of(reading, 8).sm == pytest.approx(0.05)
+
+
+def test_a_tick_that_catches_one_period_more_has_it(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=70, _2=70)
+    machine.tick()
+    gpu.samples += sixths(7, 6, _0=70, _1=70, _2=70, _3=70, _4=70, _5=70, _6=70)
+    assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.70)
+
+
+def test_ticks_whose_samples_failed_count_with_the_next(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    machine.tick()
+    gpu.errors[NEWER] = UNKNOWN
+    machine.tick()
+    gpu.errors.clear()
+    gpu.samples += sixths(7, 7, _3=60)
+    assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.05)
+
+
+def test_after_a_loss_only_a_second_counts(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    machine.tick()
+    gpu.errors["*"] = 15
+    machine.tick(seconds=30)
+    gpu.errors.clear()
+    gpu.samples += sixths(7, 36, _3=60)
+    assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.10)
+
+
+def test_a_period_whose_sample_is_not_believed_is_unknown_not_idle(machine, gpu):
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    machine.tick()
+    gpu.samples += sixths(7, 6, _1=50, _2=200)
+    assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.10)
+
+
+@pytest.mark.parametrize("rate", [1, 4, 6, 10])
+def test_both_sources_make_the_same_of_the_same_samples(machine, rate):
+    """The simulator knows which periods there are; from the driver they have to be found out."""
+    node = Node(f"""
+gpus:
+  - samples_per_second: {rate}
+    processes:
+      - {{name: steady, load: 0.4, noise: 0.1, memory_load: 0.2}}
+      - {{name: bursts, load: 0.6, busy: 1s, quiet: 2s}}
+      - {{name: flickers, load: 0.3, busy: 250ms, quiet: 400ms, encoder: 0.1}}
+""")
+    node.at(0)
+    machine.gpus[0].processes = [NvmlProcess(process.pid) for process in node.at(0.5).processes]
+    differing = 0
+    for second in range(1, 25):
+        theirs = reading(node.at(second))
+        machine.gpus[0].samples += [
+            NvmlSample(
+                each.pid,
+                each.at + 7 * SECOND,
+                *(round(100 * engine) for engine in (each.sm, each.memory, each.encoder, each.decoder)),
+            )
+            for each in theirs.samples
+        ]
+        ours = told(machine.tick())
+        if second < 3:
+            continue
+        for process in theirs.processes:
+            mine, known = usage_of(ours, process.pid), process.usage
+            assert (mine.sm, mine.memory, mine.encoder, mine.decoder) == pytest.approx(
+                (known.sm, known.memory, known.encoder, known.decoder)
+            )
+            own = [sample.sm for sample in theirs.samples if sample.pid == process.pid]
+            differing += bool(own) and sum(own) / len(own) != pytest.approx(known.sm)
+    assert differing or rate == 1, "a mean over a process's own samples alone would have passed too"
 
 
 @pytest.mark.parametrize("how", ["not_found", "count_zero"])
@@ -63,12 +176,13 @@ def test_of_the_first_answer_only_the_last_second_counts(machine, gpu):
     gpu.samples = [
         NvmlSample(7, 1 * SECOND, sm=90),
         NvmlSample(7, 9 * SECOND - 1, sm=90),
+        NvmlSample(8, 10 * SECOND - SECOND // 6, sm=10),
         NvmlSample(8, 10 * SECOND, sm=10),
         NvmlSample(7, 9 * SECOND + 1, sm=30),
     ]
     reading = told(machine.tick())
-    assert usage_of(reading, 7).sm == pytest.approx(0.3)
-    assert len(reading.samples) == 2
+    assert usage_of(reading, 7).sm == pytest.approx(0.05)
+    assert len(reading.samples) == 3
 
 
 def test_a_sample_counts_once(machine, gpu):

@@ -47,7 +47,7 @@ def test_a_pod_name_becomes_known_when_it_is_due() -> None:
     early = only(node.at(5.9)).host
     assert early.workload is not None
     assert (early.workload.namespace, early.workload.pod, early.workload.container) == ("", "", "")
-    assert early.workload.missing == "pod_name_pending"
+    assert early.workload.missing == "pod_name"
     late = only(node.at(6)).host
     assert late.workload is not None
     assert (late.workload.namespace, late.workload.pod, late.workload.container) == ("n", "p", "c")
@@ -184,6 +184,7 @@ def test_an_instance_tells_its_memory_and_nothing_of_the_whole_gpu() -> None:
         q.MEMORY_USED: 3e9,
         q.MEMORY_FREE: 37e9,
         q.MEMORY_RESERVED: 0,
+        q.ENGINE_ACTIVITY: 1.0,
     }
     assert (found.processes or ())[0].usage.sm is None
     assert reading(snapshot).values[q.MEMORY_USED] == 5e9

@@ -126,7 +126,7 @@ def test_instances_stand_below_their_gpu_which_has_no_processes_of_its_own():
     instance = Instance("MIG-1", GPU, 2, 0, 0, "3g.40gb")
     document = show(Reading(GPU, mig_enabled=True), Reading(instance, processes=(process(1),)))
     assert [row[:3] for row in document.rows[1:]] == [
-        ["0", "NVIDIA H100 80GB HBM3", "on its instances"],
+        ["0", "NVIDIA H100 80GB HBM3", "below"],
         ["0 / 2_0", "MIG 3g.40gb", "1"],
     ]
 
@@ -183,7 +183,8 @@ def test_every_page_is_linked():
 
 def test_the_line_for_prometheus_names_this_host_and_an_unusual_path():
     text = show(host="node-1:9400", links=Links("/probe")).text
-    wanted = "- {job_name: gpuledger, metrics_path: /probe, static_configs: [{targets: ['node-1:9400']}]}"
+    wanted = "- {job_name: gpuledger, metrics_path: /probe, honor_labels: true, "
+    wanted += "static_configs: [{targets: ['node-1:9400']}]}"
     assert wanted in text
 
 

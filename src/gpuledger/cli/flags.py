@@ -52,8 +52,10 @@ def parser(command: str, about: str, epilog: str, groups: Mapping[str, type]) ->
 
 def _help(item: Setting, default: object) -> str:
     shown = "" if default in ("", (), None) else f" (default: {_written(default)})"
+    if shown and item.metavar == "DURATION":
+        shown = f"{shown[:-1]}s)"
     repeat = "; repeatable" if item.repeatable else ""
-    return f"{item.help}{repeat}{shown} [{item.environment}]".replace("%", "%%")
+    return f"{item.help}{repeat}{shown} [{item.key}, {item.environment}]".replace("%", "%%")
 
 
 def _written(default: object) -> str:
@@ -91,7 +93,15 @@ def parse(
 
 def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]:
     """Go's spelling made argparse's: `-log-level` gets its second dash, a bare boolean its value."""
-    return [_normal_word(word, known) for word in arguments]
+    normal: list[str] = []
+    for word in arguments:
+        if word.lower() in ("true", "false") and normal and normal[-1].endswith("=true"):
+            flag = normal[-1].removesuffix("=true")
+            if flag in known and known[flag].boolean:
+                normal[-1] = f"{flag}={word}"
+                continue
+        normal.append(_normal_word(word, known))
+    return normal
 
 
 def _normal_word(word: str, known: Mapping[str, Setting]) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from gpuledger.config.settings import LogSettings
+from gpuledger.model.snapshot import SourceInfo
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _NAMES = {logging.WARNING: "warn", logging.CRITICAL: "error"}
@@ -56,3 +57,11 @@ def set_up(settings: LogSettings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(_LEVELS[settings.level])
+
+
+def warn_if_simulated(source: SourceInfo) -> None:
+    """Say so where people look, when nothing of what follows comes from hardware."""
+    if source.simulated:
+        logging.getLogger("gpuledger").warning(
+            "simulated data (%s): nothing here was measured", source.detail
+        )

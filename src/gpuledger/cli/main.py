@@ -12,7 +12,10 @@ from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 # Modules are loaded by name, so that a command pays only for itself.
 COMMANDS = {
     "serve": "serve metrics and the node's page over HTTP (what no command means)",
+    "doctor": "say what works on this machine, what does not, why, and what to do",
+    "collect": "write metrics into a file of node_exporter's textfile collector, once or --every 60s",
     "metrics": "list every family of metrics: name, type, labels, meaning, source",
+    "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }
 
@@ -44,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout went away (`gpuledger metrics | head`): not an error of ours.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # What is left to fail here is standard output: a full disk, a closed pipe.
+        print(f"gpuledger: cannot write: {error.strerror}", file=sys.stderr)  # noqa: T201  (as above)
+        return 1
     except KeyboardInterrupt:
         return 130
 

@@ -12,7 +12,7 @@ from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.main import no_words
 from gpuledger.config.assemble import assemble
-from gpuledger.config.node import NODE
+from gpuledger.config.node import EVERYTHING
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.family import FamilySpec
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     groups = {"what": MetricsSettings, "dialects": DialectSettings}
     given = parse(parser("metrics", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
     no_words("metrics", given.words)
-    values = assemble(groups.values(), given.flags, environ, given.config, NODE.values())
+    values = assemble(groups.values(), given.flags, environ, given.config, EVERYTHING)
     settings = build(DialectSettings, values)
     every = dialects(settings, __version__)
     names = known(settings.dialect, every) if "dialect" in values else tuple(every)

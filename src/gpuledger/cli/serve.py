@@ -8,14 +8,15 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from os import environ
+from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import set_up
+from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
-from gpuledger.cli.wiring import Assembly, assemble_node
+from gpuledger.cli.wiring import Parts, assemble_node
 from gpuledger.config.assemble import assemble
-from gpuledger.config.node import NODE
+from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
 from gpuledger.outputs.http import HttpServer
@@ -45,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     groups = NODE.values()
     given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments, environ)
     no_words("serve", given.words)
-    values = assemble(groups, given.flags, environ, given.config)
+    values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
     set_up(build(LogSettings, values))
     # The tick computes in bursts of a few milliseconds; the default of 5 ms per turn would be what a
     # scrape waits for the interpreter.
@@ -55,30 +56,41 @@ def run(arguments: Sequence[str]) -> int:
 
 async def _serve(values: Mapping[str, object]) -> int:
     made = assemble_node(values)
+    asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     server = HttpServer(made.listeners)
     try:
         # Port first: who cannot listen must not have touched the driver.
         await server.start()
-        try:
-            made.node.start()
-            _greet(made, server)
-            await _until_told()
-            log.info("stopping")
-        finally:
-            await server.stop()
-            made.node.stop()
+        _greet(made.parts, server)
+        made.parts.node.start()
+        await _until_told()
+        log.info("stopping")
     finally:
-        if made.store is not None:
-            made.store.close()
+        await server.stop()
+        made.parts.stop()
     return 0
 
 
-def _greet(made: Assembly, server: HttpServer) -> None:
-    log.info("gpuledger %s, source %s", __version__, made.source.info.name)
-    if made.source.info.simulated:
-        log.warning("simulated data (%s): nothing here was measured", made.source.info.detail)
-    if made.store is not None:
-        log.info("books in %s", made.store.file)
+class _Complaints:
+    """Says once what the event loop keeps complaining of: out of descriptors, it does so thousandfold."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def take(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log one line per kind of complaint."""
+        error = context.get("exception")
+        text = f"{context['message']}: {error}" if error else str(context["message"])
+        if text not in self._said:
+            self._said.add(text)
+            log.error("%s (further ones like this are not logged)", text)
+
+
+def _greet(parts: Parts, server: HttpServer) -> None:
+    log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
+    warn_if_simulated(parts.source.info)
+    if parts.store is not None:
+        log.info("books in %s", parts.store.file)
     else:
         log.info("books in memory alone: they end with this program")
     for address in server.addresses:

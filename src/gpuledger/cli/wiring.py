@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import environ
+from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
@@ -18,9 +20,10 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.store import Store
-from gpuledger.model.page import Page
+from gpuledger.model.errors import UsageError
+from gpuledger.model.page import Dialect, Page
 from gpuledger.model.settings import build
-from gpuledger.model.source import Source
+from gpuledger.model.source import Clock, Source
 from gpuledger.node.loop import Node
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.addresses import Address
@@ -30,58 +33,104 @@ from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.naming import Workloads
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """A node that has not begun to tick, its books, and the pages that it will publish."""
+
+    clock: Clock
+    source: Source
+    node: Node
+    pages: PageStore
+    store: Store | None
+
+    def stop(self) -> None:
+        """End the node, then close the books."""
+        self.node.stop()
+        if self.store is not None:
+            self.store.close()
+
+
+@dataclass(frozen=True, slots=True)
 class Assembly:
     """A node that has not begun to tick, and what its HTTP server answers."""
 
-    source: Source
-    node: Node
-    store: Store | None
-    pages: PageStore
+    parts: Parts
     listeners: tuple[tuple[Address, Routes], ...]
 
 
-def assemble_node(values: Mapping[str, Any]) -> Assembly:
-    """Everything of a node out of parsed values by key (`config.assemble`).
+def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
+    """Every dialect by name, under the user's settings."""
+    return dialects(build(DialectSettings, values), __version__)
 
-    Raises UsageError for a source, scenario or dialect that is not there, GpuledgerError for books that
-    another program has open or a newer version made. The books are the last thing to be opened.
+
+def assemble_parts(
+    values: Mapping[str, Any],
+    every: Mapping[str, Dialect],
+    listed: Iterable[str],
+    published: Callable[[], None] = lambda: None,
+    *,
+    keeps_books: bool = True,
+) -> Parts:
+    """Source, workloads, ledger and dialects joined; `listed` are the dialects that somebody reads.
+
+    `published` is called after each new Page, from the node's own threads. Raises UsageError for a source,
+    scenario or dialect that is not there, GpuledgerError for books that another program has open or a newer
+    version made. The driver is not touched before the first tick; the books are the last to be opened.
     """
     clock = SystemClock()
     host_settings = build(HostSettings, values)
     users = PasswdUsers(host_settings.passwd)
+    if not Path(host_settings.procfs, "stat").exists():
+        raise UsageError(f"--procfs: {host_settings.procfs} is no proc filesystem: it has no file 'stat'")
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
-    source = open_source(build(SourceSettings, values), host, clock)
-    telling = build(DialectSettings, values)
-    every = dialects(telling, __version__)
-    http = build(HttpSettings, values)
-    default = known(telling.dialect, every)
-    listed = [
-        (listen.address, known(listen.dialects, every) if listen.dialects else default)
-        for listen in http.listen_address
-    ]
-    first = Page(unix=clock.unix(), source=source.info)
-    pages = PageStore(every, clock, first, {name for _, names in listed for name in names})
-    store = open_store(build(StoreSettings, values), source.info, host.boot_id, clock, environ)
+    pci = PciBus(host_settings.sysfs)
+    source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock, pci)
+    pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
+    store = None
+    if keeps_books:
+        store = open_store(build(StoreSettings, values), source.info, host.boot_id, clock, environ)
+
+    def publish(page: Page) -> None:
+        pages.publish(page)
+        published()
+
     ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
         source,
         name=Workloads(users.name).name,
         post=ledger.post,
-        publish=pages.publish,
+        publish=publish,
         wanted=lambda: pages.wants() | ledger.wants,
         clock=clock,
         interval=build(NodeSettings, values).interval,
     )
+    return Parts(clock, source, node, pages, store)
+
+
+def assemble_node(values: Mapping[str, Any]) -> Assembly:
+    """Everything of a serving node out of parsed values by key (`config.assemble`).
+
+    Raises as `assemble_parts` does.
+    """
+    every = vocabularies(values)
+    http = build(HttpSettings, values)
+    default = known(build(DialectSettings, values).dialect, every)
+    listed = [
+        (listen.address, known(listen.dialects, every) if listen.dialects else default)
+        for listen in http.listen_address
+    ]
+    parts = assemble_parts(values, every, {name for _, names in listed for name in names})
+    pages = parts.pages
     common = health_routes(lambda: pages.page)
     if build(WebSettings, values).page == "landing":
-        common["/"] = landing(lambda: pages.page, Links(http.metrics_path, tuple(every)), clock)
+        common["/"] = landing(lambda: pages.page, Links(http.metrics_path, tuple(every)), parts.clock)
     listeners = tuple(
         (address, Routes({**common, **pages.routes(http.metrics_path, names)})) for address, names in listed
     )
-    return Assembly(source, node, store, pages, listeners)
+    return Assembly(parts, listeners)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from gpuledger.model.errors import UsageError, unknown
@@ -11,6 +12,8 @@ from gpuledger.model.settings import Setting, declared
 
 # A Service called gpuledger makes the kubelet inject GPULEDGER_PORT, GPULEDGER_SERVICE_HOST and the like.
 CONFIG_VARIABLE = "GPULEDGER_CONFIG"
+# Of a wrong value, so much is repeated to the user.
+_LONGEST = 120
 
 
 def settings_of(groups: Iterable[type]) -> dict[str, Setting]:
@@ -38,7 +41,8 @@ def assemble(
             if key in settings:
                 values[key] = _parse(settings[key], value, f"{file}: {key}")
     for key, item in settings.items():
-        if item.environment in environment:
+        # Empty is unset: that is what Helm and compose write for a value nobody gave.
+        if environment.get(item.environment):
             values[key] = _parse(item, environment[item.environment], item.environment)
     for key, texts in flags.items():
         item = settings[key]
@@ -51,7 +55,9 @@ def _parse(item: Setting, value: object, place: str) -> object:
     try:
         return item.parse(value)
     except ValueError as error:
-        raise UsageError(f"{place}: {error}, not {value!r}") from None
+        given = " ".join(map(str, value)) if item.repeatable and isinstance(value, list) else value
+        shown = repr(given) if isinstance(given, str) else str(given)
+        raise UsageError(f"{place}: {error}, not {shorten(shown, _LONGEST, placeholder=' ...')}") from None
 
 
 def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
@@ -62,7 +68,10 @@ def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]
     except OSError as error:
         raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        text = " ".join(str(error).split()).replace('"<unicode string>"', "it")
+        raise UsageError(f"{file} is not YAML: {text}") from None
+    except RecursionError:
+        raise UsageError(f"{file} is nested too deeply for a configuration") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -78,8 +87,11 @@ def _flat(
         key = f"{prefix}{name}"
         if key in settings:
             yield key, value
-        elif isinstance(value, dict) and key in sections:
-            yield from _flat(value, key + ".", file, settings)
+        elif key in sections:
+            # An empty section, its only line commented out, sets nothing.
+            if not isinstance(value, dict | None):
+                raise UsageError(f"{file}: {key}: a mapping of settings is wanted")
+            yield from _flat(value or {}, key + ".", file, settings)
         else:
             error = unknown("key", key, [*settings, *sections])
             raise UsageError(f"{file}: {error}")

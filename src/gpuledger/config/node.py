@@ -1,4 +1,4 @@
-"""The Settings of everything that runs on a node, under the titles that --help shows."""
+"""The Settings of each command that runs on a node, under the titles that --help shows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import HttpSettings
+from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
 
 NODE: dict[str, type] = {
     "where readings come from": SourceSettings,
+    "nvidia-smi": SmiSettings,
     "how often": NodeSettings,
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,
@@ -22,3 +25,11 @@ NODE: dict[str, type] = {
     "this machine": HostSettings,
     "log": LogSettings,
 }
+
+COLLECT: dict[str, type] = {
+    "where it is written": TextfileSettings,
+    **{title: group for title, group in NODE.items() if group not in (HttpSettings, WebSettings)},
+}
+
+# One file serves all commands: what is none of a command's own settings may still stand in it.
+EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values()})

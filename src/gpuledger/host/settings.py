@@ -9,7 +9,7 @@ from gpuledger.model.settings import choice, setting, text
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Where the machine's processes and users are looked up."""
+    """Where the machine's processes, users and PCI devices are looked up."""
 
     procfs: str = setting(
         "procfs",
@@ -35,4 +35,12 @@ class HostSettings:
         "file with the names of users; where they come from a directory server, give it the output of "
         "`getent passwd`",
         metavar="FILE",
+    )
+    sysfs: str = setting(
+        "sysfs",
+        text,
+        "/sys",
+        "where the sys filesystem of the machine is mounted; a GPU that its PCI bus has and the driver has "
+        "lost is told as a failure",
+        metavar="DIR",
     )

@@ -35,6 +35,14 @@ class Start:
     ticks: int | None
     unix: float = field(compare=False)
     seen: float | None = None
+    # Part of every process's key, and so hashed thousands of times a tick.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.boot_id, self.ticks, self.seen)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def exact(self) -> bool:
@@ -95,6 +103,18 @@ class UtilizationSample:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountingRecord:
+    """What the driver's accounting mode says of one process (`nvmlDeviceGetAccountingStats`).
+
+    `began` and `ended` are in the source's own seconds; `ended` is None while it runs.
+    """
+
+    pid: int
+    began: float
+    ended: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcess:
     """One OS process on one Device. Identity is `(device, pid, start)`.
 
@@ -110,11 +130,11 @@ class GpuProcess:
     memory: int | None = None
     usage: Usage = NO_USAGE
     workload: Workload = UNKNOWN
+    # Identity over time: pids are reused, `(device, pid, start)` are not. Asked for many times a tick.
+    key: ProcessKey = field(init=False, compare=False, repr=False)
 
-    @property
-    def key(self) -> ProcessKey:
-        """Identity over time: pids are reused, `(device, pid, start)` are not."""
-        return (self.device.uuid, self.pid, self.host.start)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.device.uuid, self.pid, self.host.start))
 
     @property
     def computes(self) -> bool:

@@ -146,7 +146,9 @@ def words(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def duration(bare: str = "s", lowest: float = 0.0) -> Callable[[object], float]:
+def duration(
+    bare: str = "s", lowest: float = 0.0, highest: float = 366 * 86400.0
+) -> Callable[[object], float]:
     """Seconds from a Go duration (`1m30s`, `500ms`) or a bare number in the unit `bare`."""
 
     def parse(value: object) -> float:
@@ -161,6 +163,8 @@ def duration(bare: str = "s", lowest: float = 0.0) -> Callable[[object], float]:
             raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
         if seconds < lowest:
             raise ValueError(f"a duration of at least {lowest:g} s is wanted")
+        if seconds > highest:
+            raise ValueError(f"a duration of at most {highest:g} s is wanted")
         return seconds
 
     return parse

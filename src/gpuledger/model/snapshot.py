@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.process import GpuProcess, UtilizationSample
+from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSample
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.workload import Allocation
 
@@ -58,8 +58,9 @@ class Reading:
     `values` holds only what was told: a quantity that is not in it is absent, not zero. `processes` is
     None when a list could not be read, which is not the same as `()`. `samples` are the driver's
     per-process samples since the last tick, newest not necessarily last; None when they are not readable.
-    `supported` says for the quantities asked whether this Device has them at all. `raw` carries columns
-    of nvidia-smi beyond the known quantities as printed.
+    `supported` says for the quantities asked whether this Device has them at all. `accounting` holds
+    the records of processes that began or ended since the last tick, where accounting mode is on. `raw`
+    carries columns of nvidia-smi beyond the known quantities as printed.
     """
 
     device: Device
@@ -69,6 +70,7 @@ class Reading:
     samples: tuple[UtilizationSample, ...] | None = ()
     supported: Mapping[str, bool] = field(default_factory=dict)
     mig_enabled: bool = False
+    accounting: tuple[AccountingRecord, ...] = ()
     raw: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, quantity: Quantity) -> float | None:

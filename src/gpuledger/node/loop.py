@@ -130,9 +130,10 @@ class Node:
     def _say(self, status: str) -> None:
         # Once per change: a node without a driver must not fill its log.
         if status != self._status:
-            self._status = status
+            before, self._status = self._status, status
             if status == OK:
-                log.info("reading %s every %g s", self._source.info.name, self._pace.interval)
+                again = "again" if before else f"every {self._pace.interval:g} s"
+                log.info("reading %s %s", self._source.info.name, again)
             else:
                 log.error("%s", status)
 
@@ -169,11 +170,11 @@ class Node:
         self._stalled = True
         name = self._source.info.name
         if self._last_page is None:
-            status = f"no first reading of {name} after {late:.1f} s: the driver is slow to start or hangs"
+            status = f"no first reading of {name} after {late:.1f} s and more: it is slow to start or hangs"
         else:
             status = (
-                f"no reading for {late:.1f} s: {name} does not answer; device data is withheld until it does"
-                " (look for Xid errors in dmesg; a hung driver needs a reboot)"
+                f"no reading for {late:.1f} s and more: {name} does not answer; device data is withheld until"
+                " it does (look for Xid errors in dmesg; a hung driver needs a reboot)"
             )
         try:
             self._show(None, self._clock.unix(), self._vitals.stalled(status, self._pace.interval))

@@ -13,7 +13,7 @@ class NodeSettings:
 
     interval: float = setting(
         "interval",
-        duration("s", lowest=0.05),
+        duration("s", lowest=0.05, highest=3600.0),
         1.0,
         "time between readings of the driver; doubles by itself while reading takes over a fifth of it",
         flags=("--interval", "--dcgm-update-frequency"),

@@ -42,7 +42,8 @@ def describe(page: Page) -> str:
     every = f"one every {health.interval:g} s"
     if health.interval != health.asked_interval:
         every += f" ({health.asked_interval:g} s asked)"
-    return f"{verdict(page)}\n{health.ticks} ticks, {every}"
+    ticks = "1 tick" if health.ticks == 1 else f"{health.ticks} ticks"
+    return f"{verdict(page)}\n{ticks}, {every}"
 
 
 def verdict(page: Page) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpuledger.exposition.merging import check_specs
-from gpuledger.exposition.negotiation import FORMATS, Format, accepts_gzip, choose_format
+from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, accepts_gzip, choose_format
 from gpuledger.model.errors import unknown
 from gpuledger.model.family import Family
 from gpuledger.model.page import Dialect, Page
@@ -95,6 +95,15 @@ class PageStore:
             except Exception:  # noqa: BLE001  (the tick goes on; who asks for this page gets the error)
                 _LOG.exception("the page of %s failed", ", ".join(variant.names))
         self._current = current
+
+    def text(self, names: tuple[str, ...]) -> tuple[Page, bytes]:
+        """The newest Page and what these dialects tell of it, as text 0.0.4; empty when that is nothing.
+
+        For outputs that ask seldom: no bytes are made ahead for them. Raises what the dialects raise when
+        none of them can tell.
+        """
+        current = self._current
+        return current.page, self._body(current, _Variant(names, TEXT, gzip=False), {})
 
     def wants(self) -> frozenset[Quantity]:
         """What the next tick has to read: for the listed dialects, and for those asked for lately."""

@@ -20,6 +20,9 @@ class Listen:
     address: Address
     dialects: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.address}{'=' if self.dialects else ''}{','.join(self.dialects)}"
+
 
 def listens(value: object) -> tuple[Listen, ...]:
     """`ADDR[=dialect,...]`: a YAML list, a repeated flag's values, or one text parted by spaces."""
@@ -46,7 +49,7 @@ def _listen(item: object) -> Listen:
     address, equals, names = text(item).partition("=")
     dialects = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if equals and not dialects:
-        raise ValueError("after = at least one dialect is wanted, as in :9400=dcgm")
+        raise ValueError("after = at least one dialect is wanted, as in :9400=native")
     return Listen(parse_address(address), dialects)
 
 
@@ -58,7 +61,7 @@ class HttpSettings:
         "listen_address",
         listens,
         (Listen(Address("", 9400)),),
-        "serve on this address; with =dialect,... its metrics page tells these dialects. Repeatable",
+        "serve on this address; with =dialect,... its metrics page tells these dialects",
         metavar="ADDR[=DIALECT,...]",
         repeatable=True,
     )

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from ctypes import CDLL
+from pathlib import Path
+
+from gpuledger.host.first_sight import NoHost
+from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
 
-KINDS = ("auto", "nvml", "simulator")
+KINDS = ("auto", "nvml", "smi", "simulator", "replay")
 _DEFAULT_SCENARIO = "k8s-node"
+_LIBRARY = "libnvidia-ml.so.1"
 
 
-def open_source(settings: SourceSettings, host: Host, clock: Clock) -> Source:
+def open_source(
+    settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock, pci: PciBus | None = None
+) -> Source:
     """The Source that the user asked for. The driver is not touched before the first read.
 
-    Raises UsageError for a source, scenario or scenario key that is not there.
+    `pci` is this machine's bus, for sources that read its driver.
+
+    Raises UsageError for a source, scenario, scenario key or recording that is not there.
     """
     kind, colon, rest = settings.source.partition(":")
     if kind not in KINDS:
@@ -23,9 +36,39 @@ def open_source(settings: SourceSettings, host: Host, clock: Clock) -> Source:
         from gpuledger.sources.simulator.simulator import Simulator
 
         return Simulator(load(rest or _DEFAULT_SCENARIO), settings, clock)
+    if kind == "replay":
+        if not rest:
+            raise UsageError("--source replay wants the recording: --source replay:FILE")
+        from gpuledger.sources.replay.source import Replay
+
+        return Replay(Path(rest), settings, clock)
     if colon:
         raise UsageError(f"--source {kind} takes nothing after a colon, not '{rest}'")
-    # auto never picks the simulator: made-up numbers must be asked for.
+    if kind == "smi" or (kind == "auto" and prefers_smi(smi)):
+        return _open_smi(settings, smi, host, clock)
     from gpuledger.sources.nvml.source import NvmlSource
 
-    return NvmlSource(settings, host, clock)
+    return NvmlSource(settings, host, clock, pci=pci)
+
+
+def prefers_smi(smi: SmiSettings, load: Callable[[str], object] = CDLL) -> bool:
+    """Whether auto reads nvidia-smi: when its command was given, or it is all that there is of a driver.
+
+    Auto never picks the simulator: made-up numbers must be asked for.
+    """
+    if smi.command != SmiSettings().command:
+        return True
+    try:
+        load(_LIBRARY)
+    except OSError:
+        return shutil.which(smi.command) is not None
+    return False
+
+
+def _open_smi(settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock) -> Source:
+    from gpuledger.sources.smi.command import Command
+    from gpuledger.sources.smi.source import SmiSource
+
+    # The pids of another machine are not to be looked up on this one.
+    told = NoHost() if Command(smi.command).remote else host
+    return SmiSource(smi, settings.devices, told, clock)

@@ -15,8 +15,8 @@ class SourceSettings:
         "source",
         text,
         "auto",
-        "where readings come from: auto (this machine's driver), nvml, simulator[:NAME|FILE]; "
-        "auto never picks the simulator",
+        "where readings come from: auto (this machine's driver, else nvidia-smi), nvml, smi, "
+        "simulator[:NAME|FILE], replay:FILE; auto never picks the simulator",
         metavar="SOURCE",
     )
     devices: tuple[str, ...] = setting(
@@ -30,7 +30,7 @@ class SourceSettings:
         "process_scan_interval",
         duration("s"),
         0.0,
-        "read the process lists only this often (default: every tick)",
+        "read the process lists only this often; 0 is every tick",
         metavar="DURATION",
     )
     slow_interval: float = setting(
@@ -52,7 +52,7 @@ class SourceSettings:
         "simulator.speed",
         number(0.01, 10_000),
         1.0,
-        "simulator: scenario seconds per real second",
+        "simulator and replay: seconds of the scenario or recording per real second",
         flags=("--speed",),
         metavar="FACTOR",
     )

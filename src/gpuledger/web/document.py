@@ -70,7 +70,7 @@ def _state(page: Page, view: View) -> str:
 
 def _age(page: Page, now: float) -> str:
     if page.snapshot is None:
-        return "There are no readings."
+        return "There are no readings;"
     # A clock that was set back must not make data from the future.
     return f"Read {max(0.0, now - page.snapshot.unix):.0f} s ago;"
 
@@ -96,7 +96,9 @@ def _link_list(links: Links) -> str:
 def _scrape_config(links: Links, host: str) -> str:
     path = "" if links.metrics_path == "/metrics" else f", metrics_path: {links.metrics_path}"
     target = host or "HOST:9400"
-    return escape(f"- {{job_name: gpuledger{path}, static_configs: [{{targets: ['{target}']}}]}}")
+    return escape(
+        f"- {{job_name: gpuledger{path}, honor_labels: true, static_configs: [{{targets: ['{target}']}}]}}"
+    )
 
 
 def _refreshing(view: View) -> str:

@@ -19,7 +19,8 @@ p { margin: .5rem 0; }
 .banner { background: var(--note); color: var(--note-text); padding: .5rem .75rem; border-radius: .25rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); padding-bottom: .25rem; }
+caption { text-align: left; color: var(--soft); padding-bottom: .25rem; position: sticky; left: 0; }
+tr.part th { padding-left: 1.6rem; font-weight: normal; }
 th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap; }
 th, td { border-bottom: 1px solid var(--line); }
 th:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
@@ -28,7 +29,13 @@ td.name { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }
 td.down { text-align: left; color: var(--soft); }
 code, pre { font-family: ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; }
 footer { color: var(--soft); margin-top: 1.5rem; }
-@media (max-width: 40rem) { body { padding: .6rem; } th, td { padding: .35rem .4rem; } }
+@media (max-width: 40rem) {
+  body { padding: .6rem; }
+  th, td { padding: .35rem .3rem; font-size: .85rem; }
+  th:nth-child(2), td.name { display: none; }
+  caption { white-space: normal; max-width: calc(100vw - 1.2rem); display: block; }
+  table { display: block; }
+}
 """
 
 

@@ -39,11 +39,15 @@ def table(snapshot: Snapshot) -> str:
 
 def _row(reading: Reading, *, holds: bool) -> str:
     device = reading.device
-    start = f'<tr><th scope="row">{escape(_place(device))}</th><td class="name">{escape(_name(device))}</td>'
+    part = ' class="part"' if isinstance(device, Instance) else ""
+    start = (
+        f'<tr{part}><th scope="row">{escape(_place(device))}</th>'
+        f'<td class="name">{escape(_name(device))}</td>'
+    )
     if not reading.up:
         return f'{start}<td class="down" colspan="{len(_COLUMNS) - 2}">not answering</td></tr>'
     cells = (
-        _processes(reading) if holds else "on its instances",
+        _processes(reading) if holds else "below",
         _share(reading),
         _memory(reading),
         _power(reading),

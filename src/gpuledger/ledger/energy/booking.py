@@ -84,8 +84,7 @@ def book(
     if rest:
         _rest(split, evidence, tenants, everybody, rest, active=active)
     processes = {_target(one): one.key for one in everybody}
-    exact = {target: share / _NANO for target, share in split.shares.items()}
-    rounded = whole(delta, exact)
+    rounded = whole(delta, split.shares, _NANO)
     lone = _is_measured(evidence, tenants, everybody, rounded)
     method = split.basis if not lone else INTEGRATED if integrated else MEASURED
     if policy is Policy.MEASURED and method != MEASURED:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.process import GpuProcess, ProcessKey, UtilizationSample
+from gpuledger.model.process import AccountingRecord, GpuProcess, ProcessKey, UtilizationSample
 
 # Below this a process that only draws is a desktop, not activity.
 _DESKTOP = 0.05
@@ -18,18 +18,6 @@ class Sighting:
 
     at: float
     processes: Mapping[ProcessKey, GpuProcess]
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An accounting-mode record (`nvmlDeviceGetAccountingStats`) in the source's own seconds.
-
-    `ended` is None while the process runs.
-    """
-
-    pid: int
-    began: float
-    ended: float | None = None
 
 
 @dataclass(slots=True)
@@ -47,7 +35,7 @@ class Evidence:
     samples: list[UtilizationSample] = field(default_factory=list)
     samples_readable: bool = True
     busy: bool = False
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, AccountingRecord] = field(default_factory=dict)
     activity: dict[Instance, float] | None = field(default_factory=dict)
     offset: float = 0.0
 

@@ -105,6 +105,11 @@ class GpuBook:
         if evidence is None:
             return
         evidence.offset = self.offset or 0.0
+        evidence.records |= {
+            record.pid: record
+            for record in reading.accounting
+            if record.ended is None or record.ended >= evidence.began
+        }
         if reading.samples is None or parts:
             evidence.samples_readable = False
         else:

@@ -9,8 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuledger.ledger.energy.evidence import Evidence, Record, Sighting, engine_time
-from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessType, Start, UtilizationSample
+from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
+from gpuledger.model.process import (
+    AccountingRecord,
+    GpuProcess,
+    HostFacts,
+    ProcessKey,
+    ProcessType,
+    Start,
+    UtilizationSample,
+)
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 
@@ -72,14 +80,18 @@ def _samples_by_process(
             ghost = _ghost(evidence, pid, last, unix)
             everybody[ghost.key] = ghost
             by_pid[pid].append(ghost.key)
-    found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
+    samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
-        keys = by_pid[sample.pid]
+        samples[sample.pid].append(sample)
+    found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
+    for pid, told in samples.items():
+        keys = by_pid[pid]
         if len(keys) == 1:
-            found[keys[0]].append(sample)
+            found[keys[0]] = told
             continue
-        at = unix - last.at + _seconds(sample, evidence)
-        found[_lived_at(keys, at)].append(sample)
+        for sample in told:
+            at = unix - last.at + _seconds(sample, evidence)
+            found[_lived_at(keys, at)].append(sample)
     return found
 
 
@@ -136,11 +148,14 @@ def _residence(
     drawing: frozenset[int],
 ) -> Residence:
     key = process.key
-    record = evidence.records.get(process.pid)
+    work = sum(map(_work, samples)) + extra
     at_begin, at_end = key in evidence.first.processes, key in last.processes
-    # Only who came or went is looked for in the samples.
-    both = at_begin and at_end
-    times = [] if both else sorted(_seconds(sample, evidence) for sample in samples)
+    draws = process.pid in drawing
+    if at_begin and at_end:
+        length = _microseconds(last.at - evidence.began)
+        return Residence(process, 0, length, work, certain=True, draws=draws)
+    record = evidence.records.get(process.pid)
+    times = sorted(_seconds(sample, evidence) for sample in samples)
     begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
     ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
     begins = min(max(begins, evidence.began), last.at)
@@ -149,9 +164,9 @@ def _residence(
         process,
         _microseconds(begins - evidence.began),
         _microseconds(ends - evidence.began),
-        sum(map(_work, samples)) + extra,
-        certain=both,
-        draws=process.pid in drawing,
+        work,
+        certain=False,
+        draws=draws,
     )
 
 
@@ -160,7 +175,7 @@ def _begin(
     evidence: Evidence,
     last: Sighting,
     unix: float,
-    record: Record | None,
+    record: AccountingRecord | None,
     times: list[float],
 ) -> float:
     if record is not None:
@@ -178,7 +193,7 @@ def _end(
     key: ProcessKey,
     evidence: Evidence,
     last: Sighting,
-    record: Record | None,
+    record: AccountingRecord | None,
     times: list[float],
     begins: float,
 ) -> float:

@@ -14,15 +14,16 @@ class _Ordered(Protocol):
 K = TypeVar("K", bound=_Ordered)
 
 
-def whole(total: int, exact: Mapping[K, Fraction]) -> dict[K, int]:
+def whole(total: int, exact: Mapping[K, Fraction], unit: int = 1) -> dict[K, int]:
     """Round exact shares of `total` to integers that sum to it: largest remainder, ties by key.
 
-    The shares must sum to `total` exactly; nothing is lost and nothing made up.
+    Shares are given in parts of which `unit` make one of `total`, and must sum to it exactly: nothing is lost
+    and nothing made up.
     """
-    floors = {key: share.numerator // share.denominator for key, share in exact.items()}
+    floors = {key: share.numerator // (share.denominator * unit) for key, share in exact.items()}
     missing = total - sum(floors.values())
     if missing:
-        by_remainder = sorted(exact, key=lambda key: (floors[key] - exact[key], key))
+        by_remainder = sorted(exact, key=lambda key: (floors[key] * unit - exact[key], key))
         for key in by_remainder[:missing]:
             floors[key] += 1
     return floors

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from ctypes import byref, c_ulonglong, c_void_p, create_string_buffer
 from typing import Final
 
-from gpuledger.model.devices import Gpu
 from gpuledger.model.snapshot import XidEvent
 from gpuledger.sources.nvml.codes import NOT_FOUND, SUCCESS, TIMEOUT, UNSUPPORTED
-from gpuledger.sources.nvml.devices import GpuState
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import GpuGone, Library
+from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.structs import BLANK_32, EVENT
 
 PART: Final = "events"
@@ -23,13 +22,16 @@ _MOST_PER_TICK: Final = 256
 
 
 class XidEvents:
-    """One event set with every Gpu in it that supports Xid events; made again when a Gpu came back."""
+    """One event set with every Gpu in it that supports Xid events; made again when a Gpu came back.
+
+    A Gpu that could not be put in is tried again each tick.
+    """
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._set: c_void_p | None = None
-        self._gpus: dict[int, Gpu] = {}
-        self._unwatched: dict[str, tuple[Gpu, int, str]] = {}
+        self._gpus: dict[int, GpuState] = {}
+        self._unwatched: dict[str, tuple[GpuState, int, str]] = {}
         self._broken = False
         self._event = create_string_buffer(EVENT.size)
 
@@ -49,8 +51,12 @@ class XidEvents:
             events += [] if self._broken else self._wait(unix, findings)
             self.reset()
             self._register(up, findings)
-        for gpu, code, call in self._unwatched.values():
-            findings.fail(PART, code, call, gpu)
+        elif self._set is not None:
+            for state, _, _ in tuple(self._unwatched.values()):
+                if state.up:
+                    self._watch(state, self._set)
+        for state, code, call in self._unwatched.values():
+            findings.fail(PART, code, call, state.gpu)
         return (*events, *self._wait(unix, findings))
 
     def _register(self, states: list[GpuState], findings: Findings) -> None:
@@ -74,11 +80,12 @@ class XidEvents:
                 call = "nvmlDeviceRegisterEvents"
                 code = self._library.ask(call, state.handle, c_ulonglong(_XID), event_set)
                 if code == SUCCESS:
-                    self._gpus[state.handle.value or 0] = state.gpu
+                    self._gpus[state.handle.value or 0] = state
         except GpuGone as gone:
             code = gone.code
+        self._unwatched.pop(state.gpu.uuid, None)
         if code != SUCCESS and code not in UNSUPPORTED:
-            self._unwatched[state.gpu.uuid] = (state.gpu, code, call)
+            self._unwatched[state.gpu.uuid] = (state, code, call)
 
     def _wait(self, unix: float, findings: Findings) -> list[XidEvent]:
         events: list[XidEvent] = []
@@ -92,9 +99,9 @@ class XidEvents:
                     self._refused(code, _WAIT, findings)
                 break
             handle, kind, xid, gi, ci = EVENT.unpack(self._event)
-            gpu = self._gpus.get(handle)
-            if gpu and kind == _XID:
-                events.append(XidEvent(gpu, xid, unix, _known(gi), _known(ci)))
+            state = self._gpus.get(handle)
+            if state and kind == _XID:
+                events.append(XidEvent(state.gpu, xid, unix, _known(gi), _known(ci)))
         return events
 
     def _refused(self, code: int, call: str, findings: Findings) -> None:

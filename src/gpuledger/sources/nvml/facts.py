@@ -1,15 +1,42 @@
-"""Static facts of a Gpu and of an Instance, read once per start of the driver or per cut."""
+"""Static facts of a Gpu and of an Instance, each asked until it is told or known not to exist."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from ctypes import byref, c_int, c_void_p, create_string_buffer
 from typing import Final
 
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.sources.nvml.codes import NOT_SUPPORTED, SUCCESS
+from gpuledger.sources.nvml.codes import FUNCTION_NOT_FOUND, NO_DATA, NOT_SUPPORTED, SUCCESS, UNSUPPORTED
 from gpuledger.sources.nvml.library import Library
-from gpuledger.sources.nvml.structs import ATTRIBUTES, MEMORY_V1, PCI
+from gpuledger.sources.nvml.structs import MEMORY_V1, PCI
 
+UUID: Final = "nvmlDeviceGetUUID"
+NAME: Final = "nvmlDeviceGetName"
+PCI_INFO: Final = "nvmlDeviceGetPciInfo_v3"
+MEMORY_INFO: Final = "nvmlDeviceGetMemoryInfo"
+_MINOR: Final = "nvmlDeviceGetMinorNumber"
+_SERIAL: Final = "nvmlDeviceGetSerial"
+_VBIOS: Final = "nvmlDeviceGetVbiosVersion"
+_ARCHITECTURE: Final = "nvmlDeviceGetArchitecture"
+_CAPABILITY: Final = "nvmlDeviceGetCudaComputeCapability"
+_CORES: Final = "nvmlDeviceGetNumGpuCores"
+
+_OF_A_GPU: Final = (
+    NAME,
+    PCI_INFO,
+    MEMORY_INFO,
+    _MINOR,
+    _SERIAL,
+    _VBIOS,
+    _ARCHITECTURE,
+    _CAPABILITY,
+    _CORES,
+)
+_OF_AN_INSTANCE: Final = (NAME, MEMORY_INFO)
+_TEXTS: Final = (NAME, _SERIAL, _VBIOS)
+
+# nvmlDeviceArchitecture_t.
 _ARCHITECTURES: Final = {
     2: "Kepler",
     3: "Maxwell",
@@ -32,84 +59,129 @@ _CORES_PER_SM: Final = {
 }
 
 
-def read_gpu(library: Library, handle: c_void_p, index: int) -> tuple[Gpu, int | None] | None:
-    """What does not change while the driver is loaded, and the memory in bytes; None without a UUID.
+class Facts:
+    """What one Device told of itself.
 
-    Raises GpuGone.
+    `unread` holds, by call, the code of what did not answer and is asked again with the next `read`. What the
+    driver says that the Device does not have is not asked again.
     """
-    uuid = library.text("nvmlDeviceGetUUID", handle)
-    if not uuid:
-        return None
-    capability = _capability(library, handle)
-    memory = _memory_total(library, handle)
-    gpu = Gpu(
+
+    def __init__(self, calls: Iterable[str]) -> None:
+        self._calls = tuple(calls)
+        self._told: dict[str, str | int] = {}
+        self.unread: dict[str, int] = {}
+        self.again()
+
+    @classmethod
+    def of_gpu(cls) -> Facts:
+        """Nothing told yet, of a Gpu."""
+        return cls(_OF_A_GPU)
+
+    @classmethod
+    def of_instance(cls) -> Facts:
+        """Nothing told yet, of an Instance."""
+        return cls(_OF_AN_INSTANCE)
+
+    def again(self) -> None:
+        """Ask everything anew; what was told stands until then."""
+        self.unread = dict.fromkeys(self._calls, NO_DATA)
+
+    def read(self, library: Library, handle: c_void_p) -> bool:
+        """Ask what is unread; whether anything was told. Raises GpuGone."""
+        told = False
+        for call in tuple(self.unread):
+            code, value = _ask(library, handle, call)
+            if code == SUCCESS:
+                self._told[call] = value
+                told = True
+            if code == SUCCESS or code in UNSUPPORTED:
+                del self.unread[call]
+            else:
+                self.unread[call] = code
+        return told
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes; 0 on a chip without memory of its own."""
+        return self.number(MEMORY_INFO)
+
+    def text(self, call: str) -> str | None:
+        """What the call told, None if nothing."""
+        value = self._told.get(call)
+        return value if isinstance(value, str) else None
+
+    def number(self, call: str) -> int | None:
+        """What the call told, None if nothing."""
+        value = self._told.get(call)
+        return value if isinstance(value, int) else None
+
+
+def make_gpu(uuid: str, index: int, facts: Facts) -> Gpu:
+    """The Gpu as far as its facts were told."""
+    capability = facts.text(_CAPABILITY)
+    return Gpu(
         uuid=uuid,
         index=index,
-        name=library.text("nvmlDeviceGetName", handle) or "",
-        pci_bus_id=_pci_bus_id(library, handle),
-        minor=library.number("nvmlDeviceGetMinorNumber", handle),
-        serial=library.text("nvmlDeviceGetSerial", handle),
-        vbios=library.text("nvmlDeviceGetVbiosVersion", handle),
-        architecture=_ARCHITECTURES.get(library.number("nvmlDeviceGetArchitecture", handle) or 0),
+        name=facts.text(NAME) or "",
+        pci_bus_id=facts.text(PCI_INFO) or "",
+        minor=facts.number(_MINOR),
+        serial=facts.text(_SERIAL),
+        vbios=facts.text(_VBIOS),
+        architecture=_ARCHITECTURES.get(facts.number(_ARCHITECTURE) or 0),
         compute_capability=capability,
-        sm_count=_sm_count(library, handle, capability),
-        unified_memory=memory == 0,
+        sm_count=_sm_count(facts.number(_CORES), capability),
+        unified_memory=facts.memory == 0,
     )
-    return gpu, memory
 
 
-def read_instance(
-    library: Library, gpu: Gpu, handle: c_void_p, index: int, uuid: str, attributes: bytes
-) -> tuple[Instance, int | None] | None:
-    """The MIG device behind `handle`, and its memory in bytes; None if it does not tell its ids.
-
-    `attributes` is what nvmlDeviceGetAttributes_v2 told, empty if it told nothing. Raises GpuGone.
-    """
-    gi = library.number("nvmlDeviceGetGpuInstanceId", handle)
-    ci = library.number("nvmlDeviceGetComputeInstanceId", handle)
-    if gi is None or ci is None:
-        return None
+def make_instance(
+    uuid: str, parent: Gpu, ids: tuple[int, int], index: int, sm_count: int | None, facts: Facts
+) -> Instance:
+    """The Instance as far as its facts were told; `ids` are those of the GPU and the compute instance."""
     # "NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb": the profile is the last word.
-    name = library.text("nvmlDeviceGetName", handle) or ""
-    instance = Instance(
-        uuid=uuid,
-        parent=gpu,
-        gi=gi,
-        ci=ci,
-        index=index,
-        profile=name.rpartition(" MIG ")[2] if " MIG " in name else "",
-        sm_count=ATTRIBUTES.unpack(attributes)[0] if attributes else None,
-    )
-    return instance, _memory_total(library, handle)
+    name = facts.text(NAME) or ""
+    profile = name.rpartition(" MIG ")[2] if " MIG " in name else ""
+    return Instance(uuid, parent, *ids, index=index, profile=profile, sm_count=sm_count)
 
 
-def _memory_total(library: Library, handle: c_void_p) -> int | None:
-    """Bytes; 0 on a chip without memory of its own, which answers NOT_SUPPORTED or 0 (nvml.h, GB10)."""
+def _ask(library: Library, handle: c_void_p, call: str) -> tuple[int, str | int]:
+    special = _SPECIAL.get(call)
+    if special:
+        return special(library, handle)
+    return library.text(call, handle) if call in _TEXTS else library.number(call, handle)
+
+
+def _memory(library: Library, handle: c_void_p) -> tuple[int, int]:
+    """A chip without memory of its own answers NOT_SUPPORTED or 0 (nvml.h, GB10)."""
     memory = create_string_buffer(MEMORY_V1.size)
-    code = library.ask("nvmlDeviceGetMemoryInfo", handle, memory)
-    if code == NOT_SUPPORTED:
-        return 0
-    return int(MEMORY_V1.unpack(memory.raw)[0]) if code == SUCCESS else None
+    code = library.ask(MEMORY_INFO, handle, memory)
+    return (SUCCESS, 0) if code == NOT_SUPPORTED else (code, int(MEMORY_V1.unpack(memory.raw)[0]))
 
 
-def _pci_bus_id(library: Library, handle: c_void_p) -> str:
+def _pci_bus_id(library: Library, handle: c_void_p) -> tuple[int, str]:
     """In nvidia-smi's form, `00000000:01:00.0`; the numbers stand in the same place in every version."""
     pci = create_string_buffer(PCI.size)
-    for call in ("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"):
-        if library.ask(call, handle, pci) == SUCCESS:
-            _, domain, bus, device, _ = PCI.unpack(pci.raw)
-            return f"{domain:08X}:{bus:02X}:{device:02X}.0"
-    return ""
+    code = library.ask(PCI_INFO, handle, pci)
+    if code == FUNCTION_NOT_FOUND:
+        code = library.ask("nvmlDeviceGetPciInfo_v2", handle, pci)
+    _, domain, bus, device, _ = PCI.unpack(pci.raw)
+    return code, f"{domain:08X}:{bus:02X}:{device:02X}.0"
 
 
-def _capability(library: Library, handle: c_void_p) -> str | None:
+def _capability(library: Library, handle: c_void_p) -> tuple[int, str]:
     major, minor = c_int(), c_int()
-    code = library.ask("nvmlDeviceGetCudaComputeCapability", handle, byref(major), byref(minor))
-    return f"{major.value}.{minor.value}" if code == SUCCESS else None
+    code = library.ask(_CAPABILITY, handle, byref(major), byref(minor))
+    return code, f"{major.value}.{minor.value}"
 
 
-def _sm_count(library: Library, handle: c_void_p, capability: str | None) -> int | None:
-    cores = library.number("nvmlDeviceGetNumGpuCores", handle)
+_SPECIAL: Final[dict[str, Callable[[Library, c_void_p], tuple[int, str | int]]]] = {
+    MEMORY_INFO: _memory,
+    PCI_INFO: _pci_bus_id,
+    _CAPABILITY: _capability,
+}
+
+
+def _sm_count(cores: int | None, capability: str | None) -> int | None:
     per_sm = _CORES_PER_SM.get(capability or "")
     if not cores or not per_sm or cores % per_sm:
         return None

@@ -5,6 +5,7 @@ What a card does not have it says at run time (NOT_SUPPORTED); the notes are for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +51,7 @@ RATES_CALL: Final = "nvmlDeviceGetUtilizationRates"
 RATES: Final = (q.UTILIZATION, q.MEMORY_UTILIZATION)
 
 # nvmlDeviceGetMemoryInfo_v2 (driver 510) or, without RESERVED, nvmlDeviceGetMemoryInfo; also on Instances.
+MEMORY_CALL: Final = "nvmlDeviceGetMemoryInfo_v2"
 MEMORY: Final = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 
 NUMBERS: Final = (
@@ -58,7 +60,8 @@ NUMBERS: Final = (
     Number(q.DECODER_UTILIZATION, "nvmlDeviceGetDecoderUtilization", divide=100, outputs=2, blank=NO_BLANK),
     # Milliwatts: mean of one second from Ampere on (GA100 excepted), instantaneous before.
     Number(q.POWER, "nvmlDeviceGetPowerUsage", divide=1000),
-    Number(q.POWER_LIMIT, "nvmlDeviceGetPowerManagementLimit", divide=1000),
+    # The limit in force: the lowest of what was requested, by whatever means, and what the board imposes.
+    Number(q.POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", divide=1000),
     Number(q.POWER_LIMIT_MAX, "nvmlDeviceGetPowerManagementLimitConstraints", divide=1000, outputs=2, take=1),
     # Sensor 0 is the die (NVML_TEMPERATURE_GPU); whole degrees.
     Number(q.TEMPERATURE, "nvmlDeviceGetTemperature", arguments=(0,)),
@@ -71,6 +74,7 @@ NUMBERS: Final = (
     Number(q.VIDEO_CLOCK, _CLOCK, multiply=1_000_000, arguments=(3,)),
     # 0 fastest to 15; 32 is NVML_PSTATE_UNKNOWN.
     Number(q.PERFORMANCE_STATE, "nvmlDeviceGetPerformanceState", blank=32),
+    Number(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter"),
 )
 
 FIELDS: Final = (
@@ -81,8 +85,6 @@ FIELDS: Final = (
     # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and RX: cumulative, "can be wrapped"; Ampere and later.
     Field(q.PCIE_TX, 197),
     Field(q.PCIE_RX, 198),
-    # NVML_FI_DEV_PCIE_REPLAY_COUNTER.
-    Field(q.PCIE_REPLAYS, 94, Number(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter")),
     # NVML_FI_DEV_ECC_SBE_AGG_TOTAL and DBE: over the card's life, with ECC on. The fallback's arguments are
     # the kind of error (corrected, uncorrected) and the counter (1 is aggregate).
     Field(
@@ -96,3 +98,14 @@ FIELDS: Final = (
         Number(q.ECC_UNCORRECTED, "nvmlDeviceGetTotalEccErrors", arguments=(1, 1), wide=True, blank=BLANK_64),
     ),
 )
+
+# What a card counts up and never down, but for a reset of the card or of the driver, or a wrap.
+CUMULATIVE: Final = frozenset({q.PCIE_TX, q.PCIE_RX, q.PCIE_REPLAYS, q.ECC_CORRECTED, q.ECC_UNCORRECTED})
+
+# The call or field id that tells each quantity, as documentation names it.
+SOURCES: Final[Mapping[Quantity, str]] = {
+    **dict.fromkeys(RATES, RATES_CALL),
+    **dict.fromkeys(MEMORY, MEMORY_CALL),
+    **{number.quantity: number.call for number in NUMBERS},
+    **{field.quantity: f"NVML field {field.field_id}" for field in FIELDS},
+}

@@ -22,6 +22,10 @@ class Findings:
         where = f"{device.uuid}: " if device else ""
         self.failures.append(Failure(part, reason, device, f"{where}{call}: {reason}"))
 
+    def note(self, part: str, reason: str, detail: str) -> None:
+        """A Failure of the machine that no call answered."""
+        self.failures.append(Failure(part, reason, None, detail))
+
     def error_of(self, part: str) -> str:
         """One line for the part's health: its first failure and how many more there were; empty if none."""
         mine = [failure.detail for failure in self.failures if failure.part == part]

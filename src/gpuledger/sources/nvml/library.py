@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.text import clean_name, from_bytes
-from gpuledger.sources.nvml.codes import FUNCTION_NOT_FOUND, GONE, SUCCESS, name_of
+from gpuledger.sources.nvml.codes import FUNCTION_NOT_FOUND, GONE, name_of
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 
@@ -105,14 +105,15 @@ class Library:
             raise GpuGone(code, call)
         return code
 
-    def text(self, call: str, *arguments: object) -> str | None:
-        """What `call(*arguments, buffer, length)` writes, safe to carry; None when it does not answer."""
+    def text(self, call: str, *arguments: object) -> tuple[int, str]:
+        """The code and what `call(*arguments, buffer, length)` writes, safe to carry; "" with an error."""
         code = self.ask(call, *arguments, self._text, _ROOM)
-        return clean_name(from_bytes(self._text.value)) if code == SUCCESS else None
+        return code, "" if code else clean_name(from_bytes(self._text.value))
 
-    def number(self, call: str, *arguments: object) -> int | None:
-        """What `call(*arguments, &unsigned)` writes; None when it does not answer."""
-        return self._number.value if self.ask(call, *arguments, byref(self._number)) == SUCCESS else None
+    def number(self, call: str, *arguments: object) -> tuple[int, int]:
+        """The code and what `call(*arguments, &unsigned)` writes; 0 with an error."""
+        code = self.ask(call, *arguments, byref(self._number))
+        return code, 0 if code else self._number.value
 
     def _resolve(self, call: str) -> Callable[..., int]:
         try:

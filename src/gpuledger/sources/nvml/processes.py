@@ -17,9 +17,9 @@ from gpuledger.sources.nvml.codes import (
     NOT_SUPPORTED,
     SUCCESS,
 )
-from gpuledger.sources.nvml.devices import DeviceState, GpuState
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.state import DeviceState, GpuState
 from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64, PROCESS_R535, PROCESS_V1, PROCESS_V2
 
 PART: Final = "processes"

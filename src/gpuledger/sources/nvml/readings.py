@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import byref, c_uint, c_ulonglong, create_string_buffer, sizeof
-from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from gpuledger.model.quantities import Level, Quantity
 from gpuledger.sources.nvml.codes import (
@@ -17,10 +17,20 @@ from gpuledger.sources.nvml.codes import (
     SUCCESS,
     UNSUPPORTED,
 )
-from gpuledger.sources.nvml.devices import DeviceState, GpuState
-from gpuledger.sources.nvml.fields import FIELDS, MEMORY, NUMBERS, RATES, RATES_CALL, Field, Number
+from gpuledger.sources.nvml.fields import (
+    CUMULATIVE,
+    FIELDS,
+    MEMORY,
+    MEMORY_CALL,
+    RATES,
+    RATES_CALL,
+    Field,
+    Number,
+)
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.plan import Plan, make_plan
+from gpuledger.sources.nvml.state import DeviceState, GpuState
 from gpuledger.sources.nvml.structs import (
     BLANK_32,
     BLANK_64,
@@ -36,18 +46,6 @@ PART: Final = "readings"
 _FIELD_VALUES: Final = "nvmlDeviceGetFieldValues"
 # A driver older than nvmlDeviceGetMemoryInfo_v2 or than this version of its structure.
 _TRY_V1: Final = (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, NOT_SUPPORTED, INVALID_ARGUMENT)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What to ask one Device: made once for the quantities wanted of it, void when its support is learnt."""
-
-    rates: tuple[Quantity, ...]
-    memory: tuple[Quantity, ...]
-    numbers: tuple[Number, ...]
-    fields: tuple[Field, ...]
-    request: bytes
-    supported: dict[str, bool]
 
 
 class Readings:
@@ -88,17 +86,19 @@ class Readings:
             values.update(state.slow_values)
         return values
 
-    def supported(self, state: DeviceState, wanted: frozenset[Quantity]) -> dict[str, bool]:
+    def supported(self, state: DeviceState, wanted: frozenset[Quantity]) -> Mapping[str, bool]:
         """For the wanted quantities whether the Device has them, as far as known by now."""
         return self._plan(state, wanted, False).supported
 
-    def _plan(self, state: DeviceState, wanted: frozenset[Quantity], slow: bool) -> _Plan:
+    def _plan(self, state: DeviceState, wanted: frozenset[Quantity], slow: bool) -> Plan:
         plan = state.plans.get((wanted, slow))
         if plan is None:
             if len(state.plans) > 8:
                 state.plans.clear()
-            plan = state.plans[wanted, slow] = _make_plan(state, wanted, slow)
-        return cast(_Plan, plan)
+            level = Level.GPU if isinstance(state, GpuState) else Level.INSTANCE
+            plan = make_plan(level, wanted, slow, state.support, state.no_field)
+            state.plans[wanted, slow] = plan
+        return plan
 
     def _read_rates(
         self,
@@ -121,7 +121,7 @@ class Readings:
         values: dict[Quantity, float],
         findings: Findings,
     ) -> None:
-        call, code = "nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND
+        call, code = MEMORY_CALL, FUNCTION_NOT_FOUND
         told: tuple[int | None, ...] = ()
         if not state.memory_v1:
             MEMORY_V2.pack_into(self._memory_v2, 0, MEMORY_V2_VERSION, 0, 0, 0, 0)
@@ -159,7 +159,7 @@ class Readings:
         )
 
     def _read_fields(
-        self, state: DeviceState, plan: _Plan, values: dict[Quantity, float], findings: Findings
+        self, state: DeviceState, plan: Plan, values: dict[Quantity, float], findings: Findings
     ) -> None:
         buffer = self._fields
         view(buffer, len(plan.request))[:] = plan.request
@@ -200,37 +200,11 @@ class Readings:
             _refuse(state, field.quantity, code, f"{_FIELD_VALUES} id {field.field_id}", findings)
 
 
-def _make_plan(state: DeviceState, wanted: frozenset[Quantity], slow: bool) -> _Plan:
-    whole = isinstance(state, GpuState)
-    level = wanted if whole else {quantity for quantity in wanted if quantity.level is Level.INSTANCE}
-    asked = {
-        quantity
-        for quantity in level
-        if state.support.get(quantity.key) is not False and (slow or not quantity.slow)
-    }
-    fields = tuple(each for each in FIELDS if each.quantity in asked and each.field_id not in state.no_field)
-    fallbacks = tuple(
-        each.fallback
-        for each in FIELDS
-        if each.quantity in asked and each.field_id in state.no_field and each.fallback
-    )
-    return _Plan(
-        rates=tuple(quantity for quantity in RATES if quantity in asked),
-        memory=tuple(quantity for quantity in MEMORY if quantity in asked),
-        numbers=tuple(number for number in NUMBERS if number.quantity in asked) + fallbacks,
-        fields=fields,
-        request=b"".join(FIELD.pack(each.field_id, 0, 0, 0, 0, NOT_SUPPORTED, b"") for each in fields),
-        supported={
-            quantity.key: state.support[quantity.key] for quantity in level if quantity.key in state.support
-        },
-    )
-
-
 def _accept(
     state: DeviceState, quantity: Quantity, value: float, values: dict[Quantity, float], findings: Findings
 ) -> None:
     if quantity.believes(value):
-        values[quantity] = value
+        values[quantity] = state.steady(quantity, value) if quantity in CUMULATIVE else value
     else:
         findings.invalid += 1
     if state.support.get(quantity.key) is not True:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ctypes import CDLL, byref, c_int
 from typing import Final
 
+from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess, HostFacts
 from gpuledger.model.quantities import Quantity
@@ -14,12 +15,13 @@ from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.nvml import devices, events, processes, readings, utilization
 from gpuledger.sources.nvml.codes import RELOADED, SUCCESS
-from gpuledger.sources.nvml.devices import Devices, DeviceState, GpuState
+from gpuledger.sources.nvml.devices import Devices
 from gpuledger.sources.nvml.events import XidEvents
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import GpuGone, Library, load_library, unavailable
 from gpuledger.sources.nvml.processes import TYPES, ProcessLists, ProcessNames
 from gpuledger.sources.nvml.readings import Readings
+from gpuledger.sources.nvml.state import DeviceState, GpuState
 from gpuledger.sources.nvml.utilization import NOT_READABLE, Utilization, UtilizationSamples
 from gpuledger.sources.settings import SourceSettings
 
@@ -33,7 +35,8 @@ class NvmlSource:
 
     Nothing is loaded before the first `read`. A driver that is not there, or goes, is tried again with
     growing pauses (1 s to 60 s by `clock`), and `read` raises SourceUnavailable meanwhile. While all Gpus
-    are lost they are told as such, and the driver is started anew with the same pauses.
+    are lost they are told as such, and the driver is started anew with the same pauses. With `pci` a GPU
+    that is on the bus and not counted by the driver is a Failure.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class NvmlSource:
         host: Host,
         clock: Clock,
         *,
+        pci: PciBus | None = None,
         load: Callable[[], CDLL] = load_library,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -50,7 +54,7 @@ class NvmlSource:
         self._timer = timer
         self._scan_interval = settings.process_scan_interval
         self._library = Library(load)
-        self._devices = Devices(self._library, settings.devices)
+        self._devices = Devices(self._library, settings.devices, settings.slow_interval, pci)
         self._readings = Readings(self._library, settings.slow_interval)
         self._lists = ProcessLists(self._library)
         self._names = ProcessNames(self._library)
@@ -82,13 +86,13 @@ class NvmlSource:
         findings = Findings()
         times = [self._timer()]
 
-        self._devices.check(findings)
+        self._devices.check(elapsed, findings)
         times.append(self._timer())
         values = self._read_values(wanted, elapsed, findings)
         times.append(self._timer())
         self._read_processes(unix, elapsed, findings)
         times.append(self._timer())
-        used = self._read_utilization(findings)
+        used = self._read_utilization(elapsed, findings)
         times.append(self._timer())
         self._judge(elapsed, findings)
         xids = self._events.drain(self._devices.states, unix, findings)
@@ -151,8 +155,8 @@ class NvmlSource:
         known = self._library.call(call, byref(version)) == SUCCESS
         return SourceInfo(
             name="nvml",
-            driver_version=self._library.text("nvmlSystemGetDriverVersion") or "",
-            library_version=self._library.text("nvmlSystemGetNVMLVersion") or "",
+            driver_version=self._library.text("nvmlSystemGetDriverVersion")[1],
+            library_version=self._library.text("nvmlSystemGetNVMLVersion")[1],
             cuda_version=f"{version.value // 1000}.{version.value % 1000 // 10}" if known else "",
         )
 
@@ -189,6 +193,10 @@ class NvmlSource:
         for state in states:
             if not state.up:
                 continue
+            if not state.cut_known:
+                for part in state.parts:
+                    part.held = None
+                continue
             try:
                 self._lists.read(state, findings)
             except GpuGone as gone:
@@ -199,13 +207,13 @@ class NvmlSource:
         self._facts = self._host.identify(pids, unix)
         self._names.keep({(pid, self._facts[pid].start) for pid in pids})
 
-    def _read_utilization(self, findings: Findings) -> dict[str, Utilization]:
+    def _read_utilization(self, now: float, findings: Findings) -> dict[str, Utilization]:
         used: dict[str, Utilization] = {}
         for state in self._devices.states:
             if not state.up:
                 continue
             try:
-                used[state.gpu.uuid] = self._samples.read(state, findings)
+                used[state.gpu.uuid] = self._samples.read(state, now, findings)
             except GpuGone as gone:
                 state.lose(gone.code, gone.call, utilization.PART, findings)
         return used
@@ -242,7 +250,7 @@ class NvmlSource:
                 continue
             rows: tuple[GpuProcess, ...] | None = ()
             if part is not state or not state.instances:
-                rows = self._rows(part, used)
+                rows = self._rows(part, used, state.cut_known)
             told.append(
                 Reading(
                     part.device,
@@ -255,8 +263,8 @@ class NvmlSource:
             )
         return told
 
-    def _rows(self, part: DeviceState, used: Utilization) -> tuple[GpuProcess, ...] | None:
-        if part.held is None:
+    def _rows(self, part: DeviceState, used: Utilization, known: bool) -> tuple[GpuProcess, ...] | None:
+        if part.held is None or not known:
             return None
         device, facts, name_of, usage_of = part.device, self._facts, self._names.of, used.of
         return tuple(

@@ -1,8 +1,8 @@
-"""The driver's per-process utilization samples, and each process's mean of them."""
+"""The driver's per-process utilization samples, and each process's mean over their periods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ctypes import addressof, byref, c_uint, c_ulonglong, create_string_buffer
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,9 +15,9 @@ from gpuledger.sources.nvml.codes import (
     SUCCESS,
     UNSUPPORTED,
 )
-from gpuledger.sources.nvml.devices import GpuState
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.structs import (
     BLANK_64,
     SAMPLE,
@@ -67,8 +67,9 @@ class UtilizationSamples:
     """Reads each Gpu's samples that are newer than the newest seen.
 
     Timestamps are the driver's microseconds, said to be CPU time: on some machines since the epoch, on others
-    since boot. So they are compared with each other only. The first answer may reach back many seconds and
-    over processes long gone: of it, only the second before its newest sample counts.
+    since boot. So they are compared with each other only; how long a tick was our own clock says. The first
+    answer may reach back many seconds and over processes long gone: of it, only the second before its newest
+    sample counts.
     """
 
     def __init__(self, library: Library) -> None:
@@ -78,10 +79,10 @@ class UtilizationSamples:
         self._room = 256
         self._buffer = create_string_buffer(self._room * SAMPLE_INFO.size)
 
-    def read(self, state: GpuState, findings: Findings) -> Utilization:
-        """Samples of the Gpu since the last call. Raises GpuGone."""
+    def read(self, state: GpuState, now: float, findings: Findings) -> Utilization:
+        """Samples of the Gpu since the last call, at `now` on our own clock. Raises GpuGone."""
         # Not told while a card is cut by MIG (nvml.h).
-        if state.mig_enabled or state.samples_call is None:
+        if state.mig_enabled or not state.cut_known or state.samples_call is None:
             return NOT_READABLE
         call = state.samples_call or _NEWER
         code, rows = self._ask(call, state)
@@ -98,7 +99,9 @@ class UtilizationSamples:
             return NOT_READABLE
         state.samples_call = call
         state.answered = True
-        return _judge(_since(rows, state), _IDLE[call], findings)
+        by_pid = _since(rows, state)
+        stamps = {row[0] for mine in by_pid.values() for row in mine}
+        return _judge(by_pid, state.periods.count(stamps, now), _IDLE[call], findings)
 
     def _ask(self, call: str, state: GpuState) -> tuple[int, list[_Row]]:
         code = INSUFFICIENT_SIZE
@@ -129,33 +132,43 @@ class UtilizationSamples:
         return code, self._count.value
 
 
-def _since(rows: list[_Row], state: GpuState) -> list[_Row]:
-    """Rows newer than the newest seen, which is then moved on."""
+def _since(rows: list[_Row], state: GpuState) -> dict[int, list[_Row]]:
+    """Rows by pid that are newer than the newest seen, which is then moved on; the periods are learnt."""
     rows = [row for row in rows if row[0] < BLANK_64]
-    newest = max((row[0] for row in rows), default=0)
     last = state.last_sample
-    after = last if last is not None else newest - _FIRST_WINDOW
+    if last is None:
+        state.periods.restart()
+    newest = max((row[0] for row in rows), default=0)
     if newest > (last or 0):
         state.last_sample = newest
-    return [row for row in rows if row[0] > after and row[1]]
+    new = _by_pid(row for row in rows if row[1] and row[0] > (last or 0))
+    state.periods.learn((pid, [row[0] for row in mine]) for pid, mine in new.items())
+    if last is None:
+        return _by_pid(row for row in rows if row[1] and row[0] > newest - _FIRST_WINDOW)
+    return new
 
 
-def _judge(rows: list[_Row], idle: Usage, findings: Findings) -> Utilization:
-    samples: list[UtilizationSample] = []
-    by_pid: dict[int, list[_Row]] = {}
+def _by_pid(rows: Iterable[_Row]) -> dict[int, list[_Row]]:
+    found: dict[int, list[_Row]] = {}
     for row in rows:
-        at, pid, *engines = row
-        mine = by_pid.setdefault(pid, [])
-        if max(engines) > 100:
-            findings.invalid += 1
-            continue
-        mine.append(row)
-        samples.append(UtilizationSample(pid, at, *[engine / 100 for engine in engines]))
-    return Utilization(tuple(samples), {pid: _mean(mine) for pid, mine in by_pid.items()}, idle)
+        found.setdefault(row[1], []).append(row)
+    return found
 
 
-def _mean(rows: list[_Row]) -> Usage:
-    """The mean of each engine; nothing is known of a pid whose samples were all disbelieved."""
-    if not rows:
-        return NO_USAGE
-    return Usage(*[sum(engine) / (100 * len(rows)) for engine in list(zip(*rows, strict=True))[2:]])
+def _judge(by_pid: dict[int, list[_Row]], periods: int, idle: Usage, findings: Findings) -> Utilization:
+    samples: list[UtilizationSample] = []
+    usages: dict[int, Usage] = {}
+    for pid, rows in by_pid.items():
+        sums = [0] * (len(rows[0]) - 2)
+        believed = 0
+        for at, _, *engines in rows:
+            if max(engines) > 100:
+                continue
+            believed += 1
+            sums = [total + engine for total, engine in zip(sums, engines, strict=True)]
+            samples.append(UtilizationSample(pid, at, *[engine / 100 for engine in engines]))
+        # A period without a sample is zero for the process, one whose sample is not believed is unknown.
+        findings.invalid += len(rows) - believed
+        known = max(believed, periods - len(rows) + believed)
+        usages[pid] = Usage(*[total / (100 * known) for total in sums]) if believed else NO_USAGE
+    return Utilization(tuple(samples), usages, idle)

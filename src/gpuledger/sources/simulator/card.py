@@ -6,20 +6,23 @@ from collections.abc import Mapping
 
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import NO_USAGE, GpuProcess, UtilizationSample
-from gpuledger.model.quantities import QUANTITIES, Level, Quantity
+from gpuledger.model.quantities import ENGINE_ACTIVITY, QUANTITIES, Level, Quantity
 from gpuledger.model.snapshot import Failure, Reading
 from gpuledger.sources.simulator.faults import Faults
 from gpuledger.sources.simulator.gauges import GAUGES, STORES, Gauge, Store, View, supported
 from gpuledger.sources.simulator.hardware import Hardware
 from gpuledger.sources.simulator.meter import Meter, Stretches
 from gpuledger.sources.simulator.people import People
+from gpuledger.sources.simulator.power import sm_count
 from gpuledger.sources.simulator.runs import Roster
 from gpuledger.sources.simulator.sampling import Sampling, sample
-from gpuledger.sources.simulator.scenario import FaultKind, FaultSpec, Scenario
+from gpuledger.sources.simulator.scenario import FaultKind, FaultSpec, GpuSpec, Scenario
 from gpuledger.sources.simulator.timeline import Phase, Timeline
 
 _UNCORRECTED_XIDS = frozenset({48, 94, 95})
 """Xids that come with an uncorrectable ECC error (NVIDIA's Xid catalogue)."""
+
+_WITH_GPM = frozenset({"Hopper", "Blackwell"})
 
 
 class Card:
@@ -52,6 +55,8 @@ class Card:
         self._uncorrected = 0
         self._heard = -1
         self._plans: dict[tuple[frozenset[Quantity], bool], _Plan] = {}
+        # What was measured of the engines since the last read, and the part of it that is told per process.
+        self._engines: Sampling | None = None
         self._sampling: Sampling | None = None
 
     def stretches(self) -> Stretches:
@@ -81,12 +86,16 @@ class Card:
 
     def take_samples(self, after: int) -> Failure | None:
         """Read the sample buffer for what ended after `after`; the failure if it cannot be read."""
-        self._sampling = None
-        if self.phase.era.mig_enabled or self.is_lost:
+        self._sampling = self._engines = None
+        if self.is_lost:
             return None
-        self._sampling = sample(
+        self._engines = sample(
             self._meter.history, self._moment, self.hardware.spec.samples_per_second, after, self._at
         )
+        if self.phase.era.mig_enabled:
+            # There are no samples per process, but the engines of each Instance can be read (GPM).
+            return None
+        self._sampling = self._engines
         if self._active("utilization_fails"):
             return Failure("utilization", "UNKNOWN", self.gpu, "the driver did not tell its samples")
         return None
@@ -141,6 +150,8 @@ class Card:
         view = self._view()
         values = {quantity: value for quantity, gauge in plan.gauges if (value := gauge(view)) is not None}
         spec = self.hardware.spec
+        if plan.gpu.get(ENGINE_ACTIVITY.key):
+            values[ENGINE_ACTIVITY] = self._activity(self.gpu)
         self._tell_memory(plan, values, Store(spec.memory, spec.reserved_memory, view.memory_used))
         invalid = self._spoil(values, wanted, self.gpu)
         readings = [
@@ -155,6 +166,8 @@ class Card:
         ]
         for instance, part in era.instances:
             inside: dict[Quantity, float] = {}
+            if plan.instance.get(ENGINE_ACTIVITY.key):
+                inside[ENGINE_ACTIVITY] = self._activity(instance)
             self._tell_memory(plan, inside, Store(part.memory, 0, self._held(instance, part.memory)))
             invalid += self._spoil(inside, wanted, instance)
             readings.append(
@@ -200,6 +213,18 @@ class Card:
             uncorrected=self._uncorrected,
         )
 
+    def _activity(self, device: Device) -> float:
+        """Share of time in which the engines of a Device were busy since the last read."""
+        if self._engines is None:
+            return 0.0
+        whole = self.hardware.spec.sm_count
+        shares = [
+            (self._engines.usage_of(seat.run).sm or 0.0) * sm_count(seat.device, whole)
+            for seat in self.phase.seats
+            if device in (seat.device, seat.device.gpu)
+        ]
+        return min(1.0, sum(shares) / sm_count(device, whole))
+
     def _tell_memory(self, plan: _Plan, values: dict[Quantity, float], store: Store) -> None:
         for quantity in plan.stores:
             values[quantity] = STORES[quantity](store)
@@ -235,7 +260,7 @@ class Card:
     def _plan(self, wanted: frozenset[Quantity], mig: bool) -> _Plan:
         key = (wanted, mig)
         if key not in self._plans:
-            self._plans[key] = _Plan(wanted, self.hardware.spec.lacks, mig)
+            self._plans[key] = _Plan(wanted, _missing(self.hardware.spec), mig)
         return self._plans[key]
 
 
@@ -248,6 +273,11 @@ class _Plan:
         told = [QUANTITIES[key] for key, has in self.gpu.items() if has]
         self.gauges: list[tuple[Quantity, Gauge]] = [(item, GAUGES[item]) for item in told if item in GAUGES]
         self.stores = [item for item in told if item in STORES]
+
+
+def _missing(spec: GpuSpec) -> frozenset[str]:
+    """What the model lacks; activity of engines came with Hopper (`nvmlGpmQueryDeviceSupport`)."""
+    return spec.lacks if spec.architecture in _WITH_GPM else spec.lacks | {ENGINE_ACTIVITY.key}
 
 
 def _is_of(fault: FaultSpec, device: Device) -> bool:

@@ -120,7 +120,7 @@ STORES: Mapping[Quantity, Callable[[Store], float]] = {
 
 def supported(wanted: frozenset[Quantity], lacks: frozenset[str], level: Level, mig: bool) -> dict[str, bool]:
     """For the quantities asked of a Device of this level, whether it has them."""
-    known = GAUGES.keys() | STORES.keys()
+    known = GAUGES.keys() | STORES.keys() | {q.ENGINE_ACTIVITY}
     answers = {}
     for quantity in sorted(wanted, key=lambda item: item.key):
         if level is Level.INSTANCE and quantity.level is not Level.INSTANCE:

@@ -73,7 +73,7 @@ class People:
                 container_id=container_id,
                 runtime="containerd",
                 found_by=FOUND_BY,
-                missing="pod_name_pending",
+                missing="pod_name",
             )
         return Workload(
             "pod",

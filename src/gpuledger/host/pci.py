@@ -1,0 +1,89 @@
+"""GPUs as the PCI bus knows them, whether or not their driver does."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gpuledger.host.files import Read, read_whole
+
+_NVIDIA: Final = b"0x10de"
+_DISPLAY: Final = b"0x03"
+_DRIVER: Final = "nvidia"
+_NODE: Final = re.compile(r"nvidia\d+")
+
+
+class PciBus:
+    """NVIDIA GPUs by sysfs (`/sys/bus/pci/devices`), and whether this process may use all of them.
+
+    Virtual functions and GPUs bound to another driver (given to a virtual machine by vfio-pci) are not
+    counted. The bus is read anew only when devices came or went.
+    """
+
+    def __init__(
+        self,
+        sysfs: str = "/sys",
+        dev: str = "/dev",
+        *,
+        read: Read = read_whole,
+        names: Callable[[str], Iterable[str]] = os.listdir,
+        link: Callable[[str], str] = os.readlink,
+        usable: Callable[[str], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
+    ) -> None:
+        self._devices = f"{sysfs.rstrip('/')}/bus/pci/devices"
+        self._dev = dev.rstrip("/")
+        self._read = read
+        self._names = names
+        self._link = link
+        self._usable = usable
+        self._seen: frozenset[str] = frozenset()
+        self._display: tuple[str, ...] = ()
+
+    def gpus(self) -> tuple[str, ...]:
+        """PCI bus ids as nvidia-smi prints them, `00000000:3B:00.0`; none where sysfs is not readable."""
+        names = frozenset(self._list(self._devices))
+        if names != self._seen:
+            self._seen = names
+            self._display = tuple(sorted(name for name in names if self._is_gpu(name)))
+        return tuple(_as_nvml(name) for name in self._display if self._bound_to(name) in ("", _DRIVER))
+
+    def all_usable(self) -> bool:
+        """Whether there are as many `/dev/nvidiaN` as GPUs, and none is kept from this process.
+
+        In a container or a Slurm job that was given some of the GPUs, nodes are absent or their use is
+        refused by the device cgroup, which access(2) asks too; the driver then rightly counts fewer GPUs.
+        """
+        nodes = [name for name in self._list(self._dev) if _NODE.fullmatch(name)]
+        return len(nodes) >= len(self.gpus()) and all(self._usable(f"{self._dev}/{name}") for name in nodes)
+
+    def _is_gpu(self, name: str) -> bool:
+        folder = f"{self._devices}/{name}"
+        try:
+            vendor, kind = self._read(f"{folder}/vendor"), self._read(f"{folder}/class")
+        except OSError:
+            return False
+        return (
+            vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY) and not self._target(f"{folder}/physfn")
+        )
+
+    def _bound_to(self, name: str) -> str:
+        return self._target(f"{self._devices}/{name}/driver").rpartition("/")[2]
+
+    def _target(self, path: str) -> str:
+        try:
+            return self._link(path)
+        except OSError:
+            return ""
+
+    def _list(self, folder: str) -> list[str]:
+        try:
+            return list(self._names(folder))
+        except OSError:
+            return []
+
+
+def _as_nvml(name: str) -> str:
+    domain, _, rest = name.partition(":")
+    return f"{domain.zfill(8)}:{rest}".upper()

@@ -1,0 +1,128 @@
+"""What the kernel says of NVIDIA hardware and its driver, without asking the driver: procfs, sysfs, /dev."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.model.text import clean_name, from_bytes
+
+_VENDOR = "0x10de"
+_DISPLAY_CLASS = "0x03"
+# "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 ...".
+_VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s")
+_NODE = re.compile(r"nvidia(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PciGpu:
+    """A display device of NVIDIA on the PCI bus.
+
+    `driver` is the kernel driver bound to it, empty when none is. `minor` is the N of /dev/nvidiaN, known
+    only where the NVIDIA driver has the device. `power` is runtime power management's `runtime_status`.
+    """
+
+    address: str
+    driver: str = ""
+    minor: int | None = None
+    power: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What was seen. `pci` is None where the bus cannot be read; `version` is empty with no driver loaded.
+
+    `nodes` maps the device nodes of NVIDIA that exist to whether this process may read and write them;
+    `minors` are those of GPUs. `wsl` is a driver that lives in Windows, `tegra` one of an integrated GPU.
+    """
+
+    version: str = ""
+    pci: tuple[PciGpu, ...] | None = None
+    nodes: tuple[tuple[str, bool], ...] = ()
+    minors: frozenset[int] = frozenset()
+    wsl: bool = False
+    tegra: bool = False
+
+
+def look(procfs: Path, sysfs: Path, devices: Path) -> Kernel:
+    """Read the trees mounted at these places. Never raises; what cannot be read is not known."""
+    nodes = _nodes(devices)
+    found = [_NODE.fullmatch(Path(path).name) for path, _ in nodes]
+    return Kernel(
+        version=_version(procfs, sysfs),
+        pci=_pci(procfs, sysfs),
+        nodes=nodes,
+        minors=frozenset(int(match[1]) for match in found if match),
+        wsl=(devices / "dxg").exists(),
+        tegra=(devices / "nvhost-ctrl").exists() or (devices / "nvhost-gpu").exists(),
+    )
+
+
+def same_slot(address: str) -> tuple[int, int, int]:
+    """Domain, bus and device: what `00000000:01:00.0` of NVML and `0000:01:00.0` of sysfs have in common.
+
+    Raises ValueError for what is no PCI address.
+    """
+    domain, bus, rest = address.split(":")
+    return int(domain, 16), int(bus, 16), int(rest.split(".")[0], 16)
+
+
+def _version(procfs: Path, sysfs: Path) -> str:
+    # sysfs has the module's bare version; a container often has the one and not the other.
+    bare = _text(sysfs / "module/nvidia/version")
+    match = _VERSION.search(_text(procfs / "driver/nvidia/version").split("\n")[0] + " ")
+    return bare or (match[1] if match else "")
+
+
+def _pci(procfs: Path, sysfs: Path) -> tuple[PciGpu, ...] | None:
+    try:
+        entries = sorted((sysfs / "bus/pci/devices").iterdir())
+    except OSError:
+        return None
+    return tuple(_gpus(entries, procfs))
+
+
+def _gpus(entries: list[Path], procfs: Path) -> Iterator[PciGpu]:
+    for entry in entries:
+        if _text(entry / "vendor") != _VENDOR or not _text(entry / "class").startswith(_DISPLAY_CLASS):
+            continue
+        # A virtual function is a slice for a virtual machine, not a card of this one.
+        if (entry / "physfn").exists():
+            continue
+        yield PciGpu(
+            address=entry.name,
+            driver=_link(entry / "driver"),
+            minor=_minor(_text(procfs / "driver/nvidia/gpus" / entry.name / "information")),
+            power=_text(entry / "power/runtime_status"),
+        )
+
+
+def _minor(information: str) -> int | None:
+    match = re.search(r"^Device Minor:\s*(\d+)", information, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def _nodes(devices: Path) -> tuple[tuple[str, bool], ...]:
+    try:
+        names = sorted(entry.name for entry in devices.iterdir())
+    except OSError:
+        return ()
+    wanted = [name for name in names if name in ("nvidiactl", "nvidia-uvm") or _NODE.fullmatch(name)]
+    return tuple((str(devices / name), os.access(devices / name, os.R_OK | os.W_OK)) for name in wanted)
+
+
+def _text(path: Path) -> str:
+    try:
+        return clean_name(from_bytes(path.read_bytes()), 4096).strip()
+    except OSError:
+        return ""
+
+
+def _link(path: Path) -> str:
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""

@@ -1,0 +1,141 @@
+"""What is remembered of each Device between ticks."""
+
+from __future__ import annotations
+
+from ctypes import c_void_p
+from dataclasses import dataclass, field, replace
+
+from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.quantities import Quantity
+from gpuledger.sources.nvml.codes import NOTHING_YET, SUCCESS
+from gpuledger.sources.nvml.facts import Facts
+from gpuledger.sources.nvml.findings import Findings
+from gpuledger.sources.nvml.periods import SamplePeriods
+from gpuledger.sources.nvml.plan import Plan
+
+# Slot index, handle, UUID and attributes of a MIG device: what tells one cut from another.
+Slot = tuple[int, int, bytes, bytes]
+
+
+@dataclass(slots=True, eq=False)
+class DeviceState:
+    """What is kept of one Device between ticks.
+
+    `support` says per quantity whether the Device has it, once that is known; `no_field` holds field ids
+    that it does not tell. `held` are the processes of the last list by pid, with type bits and bytes, None
+    if it could not be read; `pids` are those of the last list that could. `answered` and `fault` are of the
+    running tick: whether anything was told, and the first error code met. `counters` holds of each counter
+    what was told last, and a lower reading that is held back.
+    """
+
+    device: Device
+    handle: c_void_p
+    facts: Facts
+    memory_v1: bool = False
+    support: dict[str, bool] = field(default_factory=dict)
+    no_field: set[int] = field(default_factory=set)
+    plans: dict[tuple[frozenset[Quantity], bool], Plan] = field(default_factory=dict)
+    counters: dict[Quantity, tuple[float, float | None]] = field(default_factory=dict)
+    slow_values: dict[Quantity, float] = field(default_factory=dict)
+    slow_at: float = 0.0
+    slow_wanted: frozenset[Quantity] | None = None
+    held: dict[int, tuple[int, int | None]] | None = None
+    pids: frozenset[int] = frozenset()
+    up: bool = True
+    answered: bool = False
+    fault: int = SUCCESS
+
+    @property
+    def memory_total(self) -> int | None:
+        """Bytes, of which no process can hold more; None while that is not known."""
+        return self.facts.memory
+
+    def learn(self, quantity: Quantity, has: bool) -> None:
+        """Remember whether the Device has the quantity; a plan that asks for a thing it lacks is void."""
+        if self.support.get(quantity.key) is not has:
+            self.support[quantity.key] = has
+            self.plans.clear()
+
+    def steady(self, quantity: Quantity, value: float) -> float:
+        """What to tell of a cumulative counter that reads `value`.
+
+        One low reading in between would make increase() invent all that was counted before it: it is held
+        back, and what was told last goes on being told, until the next reading goes on from the low one.
+        """
+        told, low = self.counters.get(quantity, (value, None))
+        if value < told and (low is None or value < low):
+            self.counters[quantity] = (told, value)
+            return told
+        self.counters[quantity] = (value, None)
+        return value
+
+    def forget(self) -> None:
+        """Ask everything anew: the card came back or was cut differently."""
+        self.support.clear()
+        self.no_field.clear()
+        self.plans.clear()
+        self.slow_values = {}
+        self.slow_wanted = None
+        self.memory_v1 = False
+
+    def report_unread(self, part: str, findings: Findings) -> None:
+        """A Failure for each static fact that did not answer."""
+        for call, code in self.facts.unread.items():
+            if code not in NOTHING_YET:
+                findings.fail(part, code, call, self.device)
+
+
+@dataclass(slots=True, eq=False)
+class GpuState(DeviceState):
+    """A Gpu, its Instances, and what only a Gpu has.
+
+    `cut_known` is False until MIG mode and, where that is on, the Instances were read; before that it is not
+    known on which Device the processes sit. `cut_read` is the same of the running tick. `last_sample` is the
+    newest utilization sample seen, in the driver's microseconds. `code` says why a Gpu that is not `up` is
+    not; one that is `gone` is not even counted by the driver any more. `fresh` asks the owner of driver-side
+    registrations to make them again.
+    """
+
+    gpu: Gpu = field(kw_only=True)
+    mig_capable: bool = True
+    mig_enabled: bool = False
+    cut_known: bool = False
+    cut_read: bool = True
+    instances: list[DeviceState] = field(default_factory=list)
+    cut: list[Slot] = field(default_factory=list)
+    last_sample: int | None = None
+    periods: SamplePeriods = field(default_factory=SamplePeriods)
+    samples_call: str | None = ""
+    code: int = SUCCESS
+    gone: bool = False
+    fresh: bool = True
+
+    @property
+    def parts(self) -> list[DeviceState]:
+        """The Devices that processes can sit on: the Instances if there are any, else the Gpu."""
+        return list(self.instances) or [self]
+
+    def describe(self, gpu: Gpu) -> None:
+        """The same Gpu with other attributes."""
+        self.gpu = self.device = gpu
+        for part in self.instances:
+            if isinstance(part.device, Instance):
+                part.device = replace(part.device, parent=gpu)
+
+    def lose(self, code: int, call: str, part: str, findings: Findings) -> None:
+        """The whole Gpu is out of reach."""
+        self.up = False
+        self.code = code
+        findings.fail(part, code, call, self.gpu)
+
+    def revive(self, handle: c_void_p) -> None:
+        """The Gpu has a handle again, perhaps after a reset: nothing learnt of it before counts."""
+        self.handle = handle
+        self.up = self.fresh = self.mig_capable = True
+        self.gone = self.cut_known = False
+        self.last_sample = None
+        self.samples_call = ""
+        for part in (self, *self.instances):
+            part.held = None
+            part.forget()
+            part.facts.again()

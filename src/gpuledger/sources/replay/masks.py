@@ -1,0 +1,166 @@
+"""Stand-ins for identifiers: the same for the same one, of the same shape, and not to be turned back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from itertools import count
+from secrets import token_bytes
+from typing import Final
+
+from gpuledger.model.text import clean_name
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_HEX: Final = re.compile(r"[0-9a-f]{12,128}")
+_TRIES: Final = 16
+# Above what machines and directories hand out, and below (uid_t)-2.
+_FIRST_UID: Final = 3_000_000_000
+_UIDS: Final = 1_000_000_000
+_BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_SLUID: Final = re.compile(r"s[0-9A-Z]{13}")
+
+# Programs that say nothing about who works on what.
+_PROGRAMS: Final = re.compile(
+    r"python[0-9.]*|java|node|ruby|perl|julia|R|bash|sh|Xorg|Xwayland|gnome-shell|kwin_x11|kwin_wayland|plasmashell"
+    r"|firefox|chrome|ffmpeg|tritonserver|ollama|vllm|llama-server|nvidia-cuda-mps-(?:server|control)"
+    r"|nvidia-persistenced|nvidia-smi|nv-hostengine|dcgmi|dcgm-exporter|\[[A-Za-z /]+\]|-"
+)
+_DIRECTORIES: Final = frozenset(
+    {"", "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/lib/xorg", "/usr/libexec"}
+)
+_UNITS: Final = re.compile(
+    r"(?:containerd|crio|docker|podman|kubelet|slurmd|slurmstepd|sshd?|gdm|sddm|lightdm|display-manager|cron|dbus"
+    r"|nvidia-(?:persistenced|dcgm|mps)|init|session-c?\d+)\.(?:service|scope)"
+)
+_STEP_DAEMON: Final = "_slurmstepd.scope"
+_UNIT_SUFFIX: Final = re.compile(r"\.(?:service|scope|slice|socket|mount)$")
+
+
+class Masks:
+    """One secret key, drawn per recording and written nowhere, and all stand-ins given so far."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key = token_bytes(32) if key is None else key
+        self._given: dict[tuple[str, str], str] = {}
+        self._used: set[tuple[str, str]] = set()
+
+    def name(self, kind: str, original: str) -> str:
+        """`KIND-7f3a`; longer where four digits are taken. Empty stays empty, as for all shapes."""
+        return self._mask(kind, original, lambda digest, turn: f"{kind}-{digest[: 4 + turn]}")
+
+    def uuid(self, original: str) -> str:
+        """A UUID for each UUID in it, so that `GPU-...`, `MIG-GPU-.../1/0` keep their form; else a name."""
+        if _UUID.search(original):
+            return _UUID.sub(lambda found: self._uuid(found[0]), original)
+        prefix = original[:4] if original[:4] in ("GPU-", "MIG-") else ""
+        return prefix + self._uuid(original) if original else ""
+
+    def _uuid(self, original: str) -> str:
+        return self._mask("uuid", original, lambda digest, _: _as_uuid(digest))
+
+    def hexadecimal(self, kind: str, original: str) -> str:
+        """As many hexadecimal digits, for container ids and the like; a UUID, or else a name."""
+        if _UUID.fullmatch(original):
+            return self._uuid(original)
+        head, dash, tail = original.partition("-")
+        if dash and tail.isdigit() and _HEX.fullmatch(head):
+            return f"{self.hexadecimal(kind, head)}-{self.digits(kind, tail)}"
+        if not _HEX.fullmatch(original):
+            return self.name(kind, original)
+        return self._mask(kind, original, lambda digest, _: digest[: len(original)])
+
+    def digits(self, kind: str, original: str) -> str:
+        """As many digits where all are; else a name."""
+        if not (original.isascii() and original.isdigit()):
+            return self.name(kind, original)
+        size = max(len(original), 4)
+        return self._mask(kind, original, lambda digest, _: _as_number(digest, size))
+
+    def uid(self, original: int) -> int:
+        """Another uid; root stays root."""
+        if original == 0:
+            return 0
+        return int(self._mask("uid", str(original), lambda digest, _: _as_uid(digest)))
+
+    def user(self, original: str) -> str:
+        """`user-7f3a`; root stays root, and a number, told where the name is not known, is a uid's."""
+        if original == "root":
+            return original
+        if original.isascii() and original.isdigit() and len(original) <= 10:
+            return str(self.uid(int(original)))
+        return self.name("user", original)
+
+    def job(self, original: str) -> str:
+        """A job number, a SLUID, or a name."""
+        if _SLUID.fullmatch(original):
+            return self._mask("job", original, lambda digest, _: _as_sluid(digest))
+        return self.digits("job", original)
+
+    def step(self, original: str) -> str:
+        """Slurm's own steps and numbers stay."""
+        own = original in ("", "batch", "extern", "interactive") or original.isdigit()
+        return original if own else self.name("step", original)
+
+    def unit(self, original: str) -> str:
+        """A unit of the same type; those of well-known daemons stay."""
+        if _UNITS.fullmatch(original):
+            return original
+        if original.endswith(_STEP_DAEMON):
+            return self.name("node", original.removesuffix(_STEP_DAEMON)) + _STEP_DAEMON
+        suffix = _UNIT_SUFFIX.search(original)
+        return self.name("unit", original) + (suffix[0] if suffix else "")
+
+    def program(self, original: str) -> str:
+        """The base name if it is a well-known program's, and the directory if it is the system's."""
+        directory, slash, base = without_arguments(original).rpartition("/")
+        if directory not in _DIRECTORIES:
+            directory = ("/" if directory.startswith("/") else "") + self.name("dir", directory)
+        known = not base or _PROGRAMS.fullmatch(base)
+        return directory + slash + (base if known else self.name("process", base))
+
+    def _mask(self, kind: str, original: str, shape: Callable[[str, int], str]) -> str:
+        if not original:
+            return ""
+        known = self._given.get((kind, original))
+        if known is None:
+            known = self._given[kind, original] = self._fresh(kind, original, shape)
+            self._used.add((kind, known))
+        return known
+
+    def _fresh(self, kind: str, original: str, shape: Callable[[str, int], str]) -> str:
+        for turn in count():
+            text = f"{kind}\0{turn}\0{original}".encode("utf-8", "surrogatepass")
+            digest = blake2b(text, key=self._key).hexdigest()
+            # A shape with too little room, a short number say, gives way to a name.
+            found = shape(digest, turn) if turn < _TRIES else f"{kind}-{digest[:turn]}"
+            if found != original and (kind, found) not in self._used:
+                return found
+        raise AssertionError("unreachable")
+
+
+def without_arguments(name: str) -> str:
+    """The program of a process name: some rewrite theirs to show their arguments."""
+    return name.split(" -", 1)[0].rstrip()
+
+
+def short(name: str) -> str:
+    """As names are kept in the model, so that the same one in a cgroup's path gets the same mask."""
+    return clean_name(name)
+
+
+def _as_uuid(digest: str) -> str:
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+
+
+def _as_number(digest: str, size: int) -> str:
+    first = 10 ** (size - 1)
+    return str(first + int(digest, 16) % (9 * first))
+
+
+def _as_uid(digest: str) -> str:
+    return str(_FIRST_UID + int(digest, 16) % _UIDS)
+
+
+def _as_sluid(digest: str) -> str:
+    return "s" + "".join(_BASE32[int(digest[2 * at : 2 * at + 2], 16) % 32] for at in range(13))

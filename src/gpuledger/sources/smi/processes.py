@@ -1,0 +1,114 @@
+"""Rows made GpuProcesses: where each sits, one per Device and pid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuledger.model.devices import Device, Gpu
+from gpuledger.model.process import NO_USAGE, GpuProcess, HostFacts, ProcessType, Usage
+from gpuledger.model.quantities import MEMORY_USED
+from gpuledger.model.text import clean_name
+from gpuledger.sources.smi.answer import Row
+from gpuledger.sources.smi.machine import Card, Findings
+from gpuledger.sources.smi.values import measure, whole, why_absent
+
+_TYPES = {kind.value: kind for kind in ProcessType}
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the rows of one pid on one Device say together: types joined, memory the highest."""
+
+    types: set[ProcessType] = field(default_factory=set)
+    name: str = ""
+    memory: int | None = None
+
+
+# By Device UUID: the pids on it, or None where the list could not be read.
+Lists = dict[str, dict[int, Seen] | None]
+
+
+def gather(cards: Iterable[Card], findings: Findings) -> Lists:
+    """The process list of every Gpu and Instance that tells processes."""
+    lists: Lists = {}
+    for card in cards:
+        holders: tuple[Device, ...] = card.instances or (card.gpu,)
+        rows = None if card.down else card.block.rows
+        if rows is None:
+            lists.update((holder.uuid, None) for holder in holders)
+            if not card.down:
+                _explain(card, findings)
+            continue
+        lists.update((holder.uuid, {}) for holder in holders)
+        for row in rows:
+            _place(row, card, lists, findings)
+    return lists
+
+
+def _explain(card: Card, findings: Findings) -> None:
+    said = card.block.rows_said
+    reason = (why_absent(said) or "UNKNOWN") if said else "NOT_TOLD"
+    detail = f"{card.gpu.uuid}: no process list: {said or 'the answer holds none'}"
+    findings.fail("processes", reason, detail, card.gpu)
+
+
+def _place(row: Row, card: Card, lists: Lists, findings: Findings) -> None:
+    pid = whole(row.pid, findings.tally)
+    if pid is None:
+        if row.pid is None or not why_absent(row.pid):
+            detail = f"{card.gpu.uuid}: a process without a readable pid"
+            findings.fail("processes", "PID_UNREADABLE", detail, card.gpu)
+        return
+    device = _device(row, card, findings)
+    if device is None:
+        detail = f"{card.gpu.uuid}: pid {pid}: on no MIG instance that is told"
+        findings.fail("processes", "INSTANCE_UNKNOWN", detail, card.gpu)
+        return
+    listed = lists[device.uuid]
+    if listed is None:
+        return
+    seen = listed.setdefault(pid, Seen())
+    seen.types |= {_TYPES[letter] for letter in (row.type or "").strip().split("+") if letter in _TYPES}
+    seen.name = seen.name or _name(row.name)
+    memory = measure(row.memory, MEMORY_USED, findings.tally)
+    if memory is not None:
+        seen.memory = max(seen.memory or 0, int(memory))
+
+
+def _name(cell: str | None) -> str:
+    # A process may be called `error`; only what no program would be called is nvidia-smi's own word.
+    told = (cell or "").strip()
+    bracketed = told[:1] + told[-1:] in ("[]", "()")
+    return "" if told in ("N/A", "-") or (bracketed and why_absent(told)) else told
+
+
+def _device(row: Row, card: Card, findings: Findings) -> Device | None:
+    if not card.instances:
+        return card.gpu
+    gi, ci = whole(row.gi, findings.tally), whole(row.ci, findings.tally)
+    return next((one for one in card.instances if (one.gi, one.ci) == (gi, ci)), None)
+
+
+def build(
+    device: Device,
+    listed: Mapping[int, Seen] | None,
+    facts: Mapping[int, HostFacts],
+    usage: Mapping[tuple[int, int], Usage],
+) -> tuple[GpuProcess, ...] | None:
+    """The processes of one Device by pid; None where the list could not be read."""
+    if listed is None:
+        return None
+    whole_gpu = isinstance(device, Gpu)
+    return tuple(
+        GpuProcess(
+            device,
+            pid,
+            facts[pid],
+            name=clean_name(seen.name),
+            types=frozenset(seen.types),
+            memory=seen.memory,
+            usage=usage.get((device.gpu.index, pid), NO_USAGE) if whole_gpu else NO_USAGE,
+        )
+        for pid, seen in sorted(listed.items())
+    )

@@ -1,0 +1,433 @@
+"""`gpuledger collect` as cron, a service and node_exporter meet it."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from node_exporter import node_exporter, samples
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from running import PATIENCE, Program, gpuledger, promtool_check, wait_until
+
+NAME = "gpu_processes.prom"
+# A busy machine must not make a tick late by three intervals: the file would go meanwhile, as it should.
+QUICK = ("--every", "300ms", "--interval", "300ms")
+OLD = 'gpu_total_processes 1\ngpu_process_count{gpu="0"} 1\n'
+
+# A writer at full speed. Page n has 20 to 400 rows, all of value n, then their number: a part of one, or a
+# mixture of two, does not agree with itself.
+WRITER = f"""\
+import sys
+from pathlib import Path
+from gpuledger.outputs.textfile import Textfile
+
+directory, n = Path(sys.argv[1]), 0
+filler = "x" * int(sys.argv[2])
+with Textfile(directory, "{NAME}") as file:
+    while not (directory / "stop").exists():
+        n += 1
+        rows = 20 * (1 + n % 20)
+        told = [f'gpu_row{{{{row="{{row}}",filler="{{filler}}"}}}} {{n}}' for row in range(rows)]
+        file.put("\\n".join([*told, f"gpu_rows_last {{rows}}", ""]).encode())
+"""
+
+
+def check_whole(rows: set[float], count: int, last: float) -> int:
+    """Which of the writer's pages this is; fails when it is not one of them, whole."""
+    (number,) = rows
+    assert count == last == 20 * (1 + number % 20)
+    return int(number)
+
+
+def check_whole_file(text: str) -> int:
+    *rows, last = text.splitlines()
+    assert last.startswith("gpu_rows_last ")
+    assert text.endswith("\n")
+    return check_whole({float(row.rpartition(" ")[2]) for row in rows}, len(rows), float(last.split()[1]))
+
+
+@contextmanager
+def writing(directory: Path, filler: int) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(directory), str(filler)])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def collecting(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Program]:
+    program = Program([sys.executable, "-m", "gpuledger", "collect", *arguments], env)
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The only line on stderr of a command that ended with this code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def environment(state: NvmlState) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> NvmlState:
+    processes = (NvmlProcess(os.getpid(), sm=40), NvmlProcess(os.getppid(), sm=10))
+    return NvmlState(tmp_path / "state", [NvmlGpu(*processes), NvmlGpu()]).write()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "textfile"
+    made.mkdir()
+    return made
+
+
+def test_once_it_writes_one_file_and_ends(directory: Path) -> None:
+    done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "simulated data" in done.stderr
+    assert names(directory) == {NAME}
+    text = (directory / NAME).read_text()
+    assert promtool_check(text)[0] in (0, 3)
+    told = samples(text)
+    assert {"gpu_process_count", "gpu_session_count", "gpu_process_info"} <= told.keys()
+    assert told["gpu_total_processes"] == told["gpu_total_sessions"]
+    assert not any(name.startswith("gpuledger_") for name in told)
+
+
+def test_the_first_reading_has_the_drivers_samples(nvml: NvmlState) -> None:
+    done = gpuledger("collect", "--source", "nvml", "--stdout", env=environment(nvml))
+    assert (done.returncode, done.stderr) == (0, "")
+    used = {
+        dict(labels)["pid"]: value
+        for labels, value in samples(done.stdout)["gpu_process_utilization"].items()
+    }
+    assert used == {str(os.getpid()): 40, str(os.getppid()): 10}
+
+
+def test_the_umask_of_cron_does_not_hide_the_file(directory: Path) -> None:
+    command = [sys.executable, "-m", "gpuledger", "collect", "--source", "simulator"]
+    subprocess.run([*command, "--textfile-dir", str(directory)], check=True, umask=0o077, capture_output=True)
+    assert (directory / NAME).stat().st_mode & 0o777 == 0o644
+
+
+def test_node_exporter_never_sees_a_part_during_a_thousand_rewrites(directory: Path) -> None:
+    with node_exporter(directory) as real, writing(directory, filler=10):
+        wait_until((directory / NAME).exists, "the first page")
+        seen = set()
+        scrapes = 0
+        while scrapes < 150 or max(seen) < 1000:
+            told = real.scrape()
+            assert told["node_textfile_scrape_error"] == {(): 0.0}
+            rows, (last,) = told["gpu_row"].values(), told["gpu_rows_last"].values()
+            seen.add(check_whole(set(rows), len(rows), last))
+            scrapes += 1
+        # Else the writer was not at work between the scrapes, and this would prove little.
+        assert len(seen) > 50
+
+
+def test_node_exporter_tells_what_a_running_collect_tells_until_it_ends(directory: Path) -> None:
+    source = ("--source", "simulator", "--dialect", "process,session,native")
+    with (
+        node_exporter(directory) as real,
+        collecting(*source, *QUICK, "--textfile-dir", str(directory)) as run,
+    ):
+        ticks = [0.0]
+
+        def new_tick() -> bool:
+            told = real.scrape()
+            assert told["node_textfile_scrape_error"] == {(): 0.0}
+            if "gpuledger_ticks_total" in told:
+                assert "gpu_total_sessions" in told
+                ticks.append(told["gpuledger_ticks_total"][()])
+            return ticks[-1] > ticks[-2] if len(ticks) > 1 else False
+
+        for _ in range(3):
+            wait_until(new_tick, "a newer page")
+        assert run.stop() == 0
+        assert names(directory) == set()
+        assert not any(name.startswith("gpu") for name in real.scrape())
+
+
+def wait_rewrites(file: Path, number: int) -> None:
+    seen: set[int] = set()
+
+    def enough() -> bool:
+        seen.add(file.stat().st_mtime_ns)
+        return len(seen) > number
+
+    wait_until(enough, f"{number} rewrites")
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_page(directory: Path) -> None:
+    choose = random.Random(3)
+    file = directory / NAME
+    in_the_midst = 0
+    for _ in range(30):
+        file.write_text(OLD)
+        with writing(directory, filler=400) as process:
+            wait_rewrites(file, choose.randrange(4))
+            # Some way into the next one.
+            for _ in range(choose.randrange(2000)):
+                pass
+            process.kill()
+            process.wait()
+        text = file.read_text()
+        assert text == OLD or check_whole_file(text)
+        in_the_midst += any(name.endswith(".tmp") for name in names(directory))
+    # Else no kill came during a write, and this would prove nothing.
+    assert in_the_midst
+    done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
+    assert done.returncode == 0
+    assert names(directory) == {NAME}
+
+
+def test_collect_killed_at_any_moment_leaves_a_whole_page_and_no_lock(directory: Path) -> None:
+    file = directory / NAME
+    where = ("--source", "simulator", "--dialect", "process,session", "--textfile-dir", str(directory))
+    for rewrites in (0, 1, 1, 2, 3):
+        file.write_text(OLD)
+        with collecting(*where, *QUICK) as run:
+            wait_rewrites(file, rewrites)
+            run.process.kill()
+            run.process.wait()
+        text = file.read_text()
+        assert text == OLD or text.splitlines()[-1].startswith("gpu_total_sessions ")
+    assert gpuledger("collect", *where).returncode == 0
+    assert names(directory) == {NAME}
+
+
+def mounted(directory: Path, options: str, then: str) -> subprocess.CompletedProcess[str]:
+    """Run `collect` with a small file system of its own at `directory`, which is copied to `copy` at the end.
+
+    In a mount namespace that ends with it. Without root it is one of a user namespace too.
+    """
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    script = f"""\
+set -e
+mount -t tmpfs -o {options} none "$1"
+printf '{OLD}' > "$1/{NAME}"
+{then}
+rc=0
+"$2" -m gpuledger collect --source simulator --textfile-dir "$1" || rc=$?
+mkdir "$1.copy"
+cp -a "$1/." "$1.copy"
+exit $rc
+"""
+    return subprocess.run(
+        ["unshare", *as_root, "--mount", "sh", "-c", script, "sh", str(directory), sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+FILL = 'head -c 1M /dev/zero > "$1/filler" 2>/dev/null || true'
+MOUNTS = [
+    ("size=64k", FILL, "No space left on device; free space there"),
+    ("size=64k,nr_inodes=3", 'touch "$1/filler"', "No space left on device; free space there"),
+    ("size=64k", 'mount -o remount,ro "$1"', "Read-only file system; mount it writable"),
+]
+
+
+@pytest.mark.parametrize(("options", "then", "line"), MOUNTS, ids=["disk full", "no inode left", "read-only"])
+def test_a_directory_that_takes_no_file_is_one_line_and_keeps_the_old_one(
+    directory: Path, options: str, then: str, line: str
+) -> None:
+    told = one_line(mounted(directory, options, then), 1)
+    assert line in told
+    assert str(directory) in told
+    copy = directory.with_name(directory.name + ".copy")
+    assert (copy / NAME).read_text() == OLD
+    assert names(copy) - {"filler"} == {NAME}
+
+
+def test_a_directory_that_is_not_there_is_one_line_and_is_not_made(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    told = one_line(gpuledger("collect", "--source", "simulator", "--textfile-dir", str(missing)), 1)
+    assert str(missing) in told
+    assert "No such file or directory; create it" in told
+    assert not missing.exists()
+
+
+def test_a_file_in_place_of_the_directory_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    told = one_line(gpuledger("collect", "--source", "simulator", "--textfile-dir", str(file)), 1)
+    assert f"{file}: Not a directory; create it" in told
+
+
+def test_a_second_writer_is_one_line_and_the_first_goes_on(directory: Path) -> None:
+    where = ("--source", "simulator", "--textfile-dir", str(directory))
+    with collecting(*where, *QUICK):
+        file = directory / NAME
+        wait_until(file.exists, "the first page")
+        told = one_line(gpuledger("collect", *where), 1)
+        assert str(file) in told
+        assert "already has a writer" in told
+        written = file.stat().st_mtime_ns
+        wait_until(lambda: file.stat().st_mtime_ns != written, "the first writer to go on")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_exit_code_zero_and_the_file_goes(
+    directory: Path, number: signal.Signals
+) -> None:
+    with collecting("--source", "simulator", "--every", "1h", "--textfile-dir", str(directory)) as run:
+        wait_until((directory / NAME).exists, "the first page")
+        run.process.send_signal(number)
+        assert run.process.wait(20) == 0
+    assert names(directory) == set()
+
+
+def test_a_directory_that_goes_while_it_runs_ends_it_with_one_line(directory: Path) -> None:
+    with collecting("--source", "simulator", *QUICK, "--textfile-dir", str(directory)) as run:
+        wait_until((directory / NAME).exists, "the first page")
+        moved = directory.rename(directory.with_name("moved"))
+        assert run.process.wait(PATIENCE) == 1
+        line = run.wait_line("^gpuledger: ")
+    assert f"cannot write {NAME} in {directory}: No such file or directory" in line.string
+    assert (moved / NAME).exists()
+
+
+def test_a_foreign_file_with_our_families_is_named_and_ours_written(directory: Path) -> None:
+    (directory / "gpu_sessions.prom").write_text(OLD)
+    done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
+    assert done.returncode == 0
+    (line,) = [line for line in done.stderr.splitlines() if "gpu_sessions.prom" in line]
+    assert "gpu_process_count, gpu_total_processes too" in line
+    assert "remove it" in line
+    assert names(directory) == {NAME, "gpu_sessions.prom"}
+
+
+def test_without_a_driver_once_is_one_line_and_the_old_readings_go(directory: Path, tmp_path: Path) -> None:
+    missing = {"LD_LIBRARY_PATH": str(tmp_path)}
+    told = one_line(gpuledger("collect", "--textfile-dir", str(directory), env=missing), 1)
+    assert "libnvidia-ml.so.1 not found: install the NVIDIA driver" in told
+    (directory / NAME).write_text(OLD)
+    told = one_line(gpuledger("collect", "--textfile-dir", str(directory), env=missing), 1)
+    assert f"{directory / NAME} told older readings and is removed" in told
+    assert names(directory) == set()
+
+
+def test_without_a_driver_every_says_so_once_and_goes_on_trying(directory: Path, tmp_path: Path) -> None:
+    (directory / NAME).write_text(OLD)
+    where = ("--textfile-dir", str(directory), "--dialect", "process,session,native")
+    with collecting(*where, *QUICK, env={"LD_LIBRARY_PATH": str(tmp_path)}) as run:
+
+        def ticks() -> float:
+            return samples((directory / NAME).read_text()).get("gpuledger_ticks_total", {}).get((), 0)
+
+        wait_until(lambda: ticks() > 3, "some ticks")
+        told = samples((directory / NAME).read_text())
+        assert told["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
+        assert "gpu_process_count" not in told
+        (error,) = [line for line in run.lines if "level=error" in line]
+        assert "libnvidia-ml.so.1 not found" in error
+        assert run.stop() == 0
+
+
+def test_while_the_driver_hangs_there_is_no_file_to_be_believed(directory: Path, nvml: NvmlState) -> None:
+    where = ("--source", "nvml", "--textfile-dir", str(directory), "--dialect", "process,session")
+    # Once an hour: what ends or comes back is not left to the next turn.
+    with collecting(*where, "--interval", "100ms", "--every", "1h", env=environment(nvml)) as run:
+        file = directory / NAME
+        wait_until(file.exists, "the first page")
+        nvml.hang = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2")
+        nvml.write()
+        wait_until(lambda: not file.exists(), "the file to go")
+        run.wait_line("no reading for .* nvml does not answer")
+        nvml.hang = ()
+        nvml.write()
+        wait_until(file.exists, "the file to come back")
+
+
+def test_stdout_that_nobody_reads_to_the_end_is_quiet() -> None:
+    command = f"{sys.executable} -m gpuledger collect --source simulator --stdout --log-level error | true"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_stdout_that_takes_nothing_is_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuledger", "collect", "--source", "simulator", "--stdout"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "cannot write to stdout: No space left on device" in line
+
+
+def test_one_configuration_file_serves_every_command(directory: Path, tmp_path: Path) -> None:
+    config = tmp_path / "gpuledger.yaml"
+    config.write_text(
+        f"source: simulator:workstation\nlisten_address: ':9400'\nweb: {{page: off}}\n"
+        f"textfile: {{dir: {directory}, file: gpu_sessions.prom}}\n"
+    )
+    assert gpuledger("collect", "--config", str(config)).returncode == 0
+    assert names(directory) == {"gpu_sessions.prom"}
+    assert gpuledger("metrics", "--config", str(config)).returncode == 0
+
+
+BAD_INPUT = [
+    (["--file", "../x.prom"], "--file: a bare file name ending in .prom"),
+    (["--file", "gpu.txt"], "--file: a bare file name ending in .prom"),
+    (["--file", ".prom"], "--file: a bare file name ending in .prom"),
+    (["--every", "soon"], "--every: a duration such as"),
+    (["--every", "100ms"], "--every 0.1s is shorter than --interval 1s"),
+    (["--every", "60s", "--stdout"], "--stdout prints one page; drop --every"),
+    (["--dialect", "native"], "dialect native needs a program that keeps running"),
+    (["--dialect", "proces"], "unknown dialect 'proces'; did you mean 'process'?"),
+    (["--source", "nvm"], "unknown source 'nvm'; did you mean 'nvml'?"),
+    (["--listen-address", ":9400"], "unknown flag '--listen-address'"),
+    (["now"], "collect takes no 'now'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), BAD_INPUT)
+def test_bad_input_is_one_line_and_exit_code_two(directory: Path, arguments: list[str], line: str) -> None:
+    told = one_line(gpuledger("collect", "--textfile-dir", str(directory), *arguments), 2)
+    assert line in told
+    assert names(directory) == set()
+
+
+def test_what_stdout_prints_may_be_any_dialect() -> None:
+    done = gpuledger("collect", "--source", "simulator", "--stdout", "--dialect", "native")
+    assert done.returncode == 0
+    assert re.search(r"^gpuledger_ticks_total 1$", done.stdout, re.MULTILINE)
+
+
+def test_help_teaches_with_examples() -> None:
+    done = gpuledger("collect", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for taught in ("* * * * * root gpuledger collect", "OnCalendar=minutely", "--every 60s", "--stdout"):
+        assert taught in done.stdout

@@ -1,0 +1,104 @@
+"""nvidia-smi as a source through the real program: a local command, and another machine over a real sshd."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from running import free_port, gpuledger, serving, wait_until
+
+HERE = Path(__file__).parent.parent
+STAND_IN = HERE / "smi" / "nvidia_smi.py"
+ANSWERS = HERE / "fixtures" / "smi"
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Path:
+    """An executable called nvidia-smi that answers from recorded outputs."""
+    path = tmp_path / "nvidia-smi"
+    words = [sys.executable, str(STAND_IN), "--answers", str(ANSWERS / "mig"), "--"]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def pids(page: str) -> set[tuple[str, str]]:
+    """Gpu label and pid of every process told."""
+    rows = re.findall(r'^gpu_process_info\{gpu="([^"]+)",pid="(\d+)"', page, re.MULTILINE)
+    return set(rows)
+
+
+def printed_pids() -> set[str]:
+    return set(re.findall(r"<pid>(\d+)</pid>", (ANSWERS / "mig" / "xml").read_text()))
+
+
+def test_collect_tells_the_pids_that_nvidia_smi_prints(command: Path) -> None:
+    done = gpuledger("collect", "--source", "smi", "--nvidia-smi-command", str(command), "--stdout")
+    assert done.returncode == 0, done.stderr
+    assert {pid for _, pid in pids(done.stdout)} == printed_pids() != set()
+
+
+def test_naming_a_command_is_enough_to_choose_it(command: Path) -> None:
+    done = gpuledger("collect", "--nvidia-smi-command", str(command), "--stdout")
+    assert {pid for _, pid in pids(done.stdout)} == printed_pids()
+
+
+def test_a_command_that_is_not_there_is_one_line_with_the_remedy() -> None:
+    done = gpuledger("collect", "--source", "smi", "--nvidia-smi-command", "/none/nvidia-smi", "--stdout")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "/none/nvidia-smi" in done.stderr
+
+
+def test_serve_tells_that_the_source_is_nvidia_smi(command: Path) -> None:
+    with serving("--source", "smi", "--nvidia-smi-command", str(command)) as server:
+        text = server.wait_ticks(2)
+        assert 'gpuledger_source_info{source="smi",simulated="false"' in text
+        assert {pid for _, pid in pids(server.get().text)} == printed_pids()
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A real sshd on loopback that lets one key in; its port and that key."""
+    for name in ("host", "user"):
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(keygen, check=True)
+    port = free_port()
+    config = tmp_path / "sshd_config"
+    config.write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path / 'host'}\nPidFile none\n"
+        f"AuthorizedKeysFile {tmp_path / 'user.pub'}\nStrictModes no\nUsePAM no\n"
+        "PermitRootLogin yes\nPasswordAuthentication no\n"
+    )
+    # sshd's own privilege separation wants this directory, which an init script would have made.
+    Path("/run/sshd").mkdir(exist_ok=True)
+    log = tmp_path / "sshd.log"
+    daemon = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", str(config), "-E", str(log)])
+    try:
+        wait_until(lambda: log.exists() and "listening" in log.read_text(), "sshd to listen")
+        yield port, tmp_path / "user"
+    finally:
+        daemon.terminate()
+        daemon.wait(20)
+
+
+def test_another_machine_is_read_through_ssh_and_its_pids_are_not_looked_up_here(
+    sshd: tuple[int, Path], command: Path
+) -> None:
+    port, key = sshd
+    user = os.environ.get("USER", "root")
+    remote = (
+        f"ssh -p {port} -i {key} -o BatchMode=yes -o StrictHostKeyChecking=no "
+        f"-o UserKnownHostsFile=/dev/null {user}@127.0.0.1 {command}"
+    )
+    done = gpuledger("collect", "--nvidia-smi-command", remote, "--stdout", "--dialect", "process,native")
+    assert done.returncode == 0, done.stderr
+    assert {pid for _, pid in pids(done.stdout)} == printed_pids()
+    assert f'gpuledger_unresolved_processes{{reason="remote"}} {len(printed_pids())}' in done.stdout

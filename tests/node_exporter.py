@@ -1,0 +1,66 @@
+"""A real node_exporter over a textfile directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from running import Program, free_port, wait_until
+
+Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def samples(text: str) -> Samples:
+    """Values by name and labels; raises ValueError for text that is not 0.0.4."""
+    found: Samples = {}
+    for sample in chain.from_iterable(family.samples for family in read_text(text)):
+        found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+class NodeExporter(Program):
+    """The textfile collector alone."""
+
+    def __init__(self, directory: Path) -> None:
+        port = free_port()
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20)
+        super().__init__(
+            [
+                "prometheus-node-exporter",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--collector.disable-defaults",
+                "--collector.textfile",
+                f"--collector.textfile.directory={directory}",
+            ]
+        )
+        wait_until(self._is_up, "node_exporter to listen")
+
+    def _is_up(self) -> bool:
+        assert self.process.poll() is None, "\n".join(self.lines)
+        try:
+            return self._client.get("/").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def scrape(self) -> Samples:
+        answer = self._client.get("/metrics")
+        assert answer.status_code == 200, answer.text
+        return samples(answer.text)
+
+    def stop(self) -> int:
+        self._client.close()
+        return super().stop()
+
+
+@contextmanager
+def node_exporter(directory: Path) -> Iterator[NodeExporter]:
+    program = NodeExporter(directory)
+    try:
+        yield program
+    finally:
+        program.stop()

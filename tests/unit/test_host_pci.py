@@ -1,0 +1,117 @@
+"""Which GPUs the PCI bus has, and whether all of them are ours to use."""
+
+import pytest
+
+from gpuledger.host.pci import PciBus
+from gpuledger.host.settings import HostSettings
+from gpuledger.model.settings import declared
+from pci_tree import PciTree
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return PciTree(tmp_path)
+
+
+def bus_of(tree, **edges):
+    return PciBus(tree.sysfs, tree.dev, **edges)
+
+
+def test_gpus_are_named_as_nvidia_smi_names_them(tree):
+    tree.add("0000:3b:00.0", kind="0x030200")
+    tree.add("0000:01:00.0", kind="0x030000")
+    tree.add("10000:af:00.0")
+    assert bus_of(tree).gpus() == ("00000000:01:00.0", "00000000:3B:00.0", "00010000:AF:00.0")
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        {"vendor": "0x1002"},
+        {"kind": "0x040300"},
+        {"kind": "0x068000"},
+        {"driver": "vfio-pci"},
+        {"driver": "nouveau"},
+        {"virtual": True},
+    ],
+    ids=[
+        "another vendor",
+        "its sound",
+        "an NVSwitch",
+        "given to a guest",
+        "another driver",
+        "a function of it",
+    ],
+)
+def test_what_the_driver_does_not_run_is_no_gpu(tree, device):
+    tree.add("0000:01:00.0")
+    tree.add("0000:02:00.0", **device)
+    assert bus_of(tree).gpus() == ("00000000:01:00.0",)
+
+
+def test_a_gpu_without_a_driver_is_one(tree):
+    tree.add("0000:01:00.0", driver="")
+    assert bus_of(tree).gpus() == ("00000000:01:00.0",)
+
+
+def test_no_sysfs_is_no_gpu(tmp_path):
+    assert PciBus(str(tmp_path / "none")).gpus() == ()
+
+
+def test_a_device_that_goes_while_it_is_read_is_no_gpu(tree):
+    tree.add("0000:01:00.0")
+
+    def read(path):
+        raise FileNotFoundError(path)
+
+    assert bus_of(tree, read=read).gpus() == ()
+
+
+def test_a_gpu_that_comes_later_is_seen(tree):
+    bus = bus_of(tree)
+    assert bus.gpus() == ()
+    tree.add("0000:01:00.0")
+    assert bus.gpus() == ("00000000:01:00.0",)
+
+
+def test_devices_are_read_once_while_they_stay(tree):
+    tree.add("0000:01:00.0")
+    read = []
+
+    def reader(path):
+        read.append(path)
+        with open(path, "rb") as file:  # noqa: PTH123  (a path as the bus gives it)
+            return file.read()
+
+    bus = bus_of(tree, read=reader)
+    assert bus.gpus() == bus.gpus()
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "all_usable"),
+    [
+        ((), False),
+        (("nvidia0",), False),
+        (("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-modeset"), False),
+        (("nvidia0", "nvidia1"), True),
+        (("nvidia0", "nvidia7"), True),
+    ],
+)
+def test_all_are_usable_when_there_is_a_node_for_each(tree, nodes, all_usable):
+    tree.add("0000:01:00.0")
+    tree.add("0000:02:00.0")
+    for node in nodes:
+        tree.node(node)
+    assert bus_of(tree).all_usable() is all_usable
+
+
+def test_a_node_that_is_kept_from_us_is_not_usable(tree):
+    tree.add("0000:01:00.0")
+    tree.node("nvidia0")
+    assert not bus_of(tree, usable=lambda path: not path.endswith("/dev/nvidia0")).all_usable()
+
+
+def test_where_sysfs_is_can_be_set():
+    (item,) = [item for _, item, _ in declared(HostSettings) if item.key == "sysfs"]
+    assert item.flags == ("--sysfs",)

@@ -342,7 +342,7 @@ def test_history_beyond_the_retention_is_deleted_and_the_books_still_balance(tmp
 def test_books_beyond_the_size_lose_their_oldest_history(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    most = 150_000
+    most = 250_000
     run = Run(tmp_path, limits=Limits(max_size=most))
     with caplog.at_level(logging.WARNING):
         history(run, 600)

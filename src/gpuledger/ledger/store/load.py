@@ -72,7 +72,7 @@ def _series(
     connection: Connection, devices: dict[str, Device], elapsed: float
 ) -> dict[str, list[KeptSeries]]:
     found: dict[str, list[KeptSeries]] = defaultdict(list)
-    rows = connection.execute("SELECT * FROM series ORDER BY number")
+    rows = connection.execute("SELECT * FROM series JOIN told USING (number) ORDER BY number")
     for number, book, text, process, born, lasting, millijoules, measured in rows:
         labels = tuple(json.loads(text))
         behind = process_of(process, devices) if book == ROWS else None

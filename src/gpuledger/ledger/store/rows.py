@@ -185,17 +185,7 @@ def series_row(number: int, entry: SeriesEntry) -> Row:
     """A row of `series`."""
     held = entry.held
     process = None if entry.process is None else process_text(entry.process)
-    lasting = held.alive == float("inf")
-    return (
-        number,
-        entry.book,
-        _text(entry.labels),
-        process,
-        held.born,
-        lasting,
-        held.millijoules,
-        held.measured,
-    )
+    return (number, entry.book, _text(entry.labels), process, held.born, held.alive == float("inf"))
 
 
 def owner_row(key: ProcessKey, owner: Ownership) -> Row:

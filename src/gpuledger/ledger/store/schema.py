@@ -85,8 +85,10 @@ CREATE TABLE shares (
 -- Counters as the page tells them.
 CREATE TABLE series (
     number INTEGER PRIMARY KEY, book TEXT NOT NULL, labels TEXT NOT NULL, process TEXT,
-    born_at REAL NOT NULL, lasting INTEGER NOT NULL, millijoules INTEGER NOT NULL, measured INTEGER NOT NULL
+    born_at REAL NOT NULL, lasting INTEGER NOT NULL
 );
+-- What they say: apart, because it changes at every tick.
+CREATE TABLE told (number INTEGER PRIMARY KEY, millijoules INTEGER NOT NULL, measured INTEGER NOT NULL);
 -- Owners of living processes, as far as they were known.
 CREATE TABLE owners (
     device TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL, process TEXT NOT NULL,

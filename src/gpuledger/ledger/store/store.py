@@ -231,6 +231,7 @@ class Store:
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         if not self._goes_on:
             connection.execute("DELETE FROM series")
+            connection.execute("DELETE FROM told")
             connection.execute("DELETE FROM owners")
             connection.execute("UPDATE gpus SET base = total, closed = 0")
 

@@ -72,17 +72,15 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
 
 
 def _write_told(connection: Connection, journal: Journal) -> None:
-    whole, joules = [], []
-    for number, entry in journal.series.items():
-        if entry.held.renamed:
-            whole.append(rows.series_row(number, entry))
-        else:
-            joules.append((entry.held.millijoules, entry.held.measured, number))
-    if whole:
-        connection.executemany(_insert("series", 8), whole)
-    connection.executemany("UPDATE series SET millijoules = ?, measured = ? WHERE number = ?", joules)
-    if journal.dropped:
-        connection.executemany("DELETE FROM series WHERE number = ?", [(one,) for one in journal.dropped])
+    series = journal.series
+    new = [rows.series_row(number, entry) for number, entry in series.items() if entry.held.renamed]
+    if new:
+        connection.executemany(_insert("series", 6), new)
+    joules = [(number, entry.held.millijoules, entry.held.measured) for number, entry in series.items()]
+    connection.executemany(_insert("told", 3), joules)
+    for number in journal.dropped:
+        connection.execute("DELETE FROM series WHERE number = ?", (number,))
+        connection.execute("DELETE FROM told WHERE number = ?", (number,))
     if journal.left:
         connection.executemany(
             "DELETE FROM owners WHERE device = ? AND pid = ? AND start = ?",

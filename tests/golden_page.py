@@ -8,6 +8,7 @@ from builders import GIB, MIB, gpu, instance, process, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
+from gpuledger.model.family import Distribution
 from gpuledger.model.page import CollectorHealth, Health, Page
 from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
 from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
@@ -119,6 +120,7 @@ def golden_page() -> Page:
         Ledger(LedgerSettings()).post(seen),
         energy=energy,
         sessions_closed={"GPU-0": 3},
+        session_durations={"GPU-0": Distribution((10.0, 3600.0), (1, 2), 3, 90_005.5)},
         state_seconds={("GPU-0", "", "active"): 12.5, ("GPU-2", "9_0", "idle"): 40.0},
     )
     return Page(UNIX, SOURCE, seen, books, HEALTH)

@@ -138,3 +138,16 @@ def test_a_failed_list_keeps_the_places() -> None:
     untold_pids(book, first)
     book.post(snapshot(reading(A, failed=True)))
     assert untold_pids(book, first, second) == {2}
+
+
+def test_durations_of_ended_sessions_are_counted_by_bound() -> None:
+    book = ledger()
+    for pid, lasted in ((1, 5), (2, 10), (3, 700)):
+        book.post(snapshot(reading(A, process(A, pid)), unix=1000))
+        book.post(snapshot(reading(A, process(A, pid)), unix=1000 + lasted))
+        state = book.post(snapshot(reading(A), unix=2000))
+    told = state.session_durations["GPU-0"]
+    counts = dict(zip(told.bounds, told.counts, strict=True))
+    assert (counts[10.0], counts[60.0], counts[300.0], counts[1800.0]) == (2, 2, 2, 3)
+    assert (told.count, told.sum) == (3, 715)
+    assert state.sessions_closed == {"GPU-0": 3}

@@ -8,7 +8,7 @@ from itertools import chain
 from math import isfinite
 
 from gpuledger.exposition.merging import merge
-from gpuledger.model.family import Family, FamilySpec, LabelValues
+from gpuledger.model.family import Distribution, Family, FamilySpec, LabelValues
 
 
 def page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: str = "") -> bytes:
@@ -20,6 +20,7 @@ def page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: s
     for family in merge(families):
         spec = family.spec
         lines = sample_lines(spec.name, spec.labels, family.samples)
+        lines += distribution_lines(spec.name, spec.labels, family.distributions)
         if lines:
             parts.append(header(spec))
             parts += lines
@@ -55,6 +56,23 @@ def sample_lines(name: str, labels: tuple[str, ...], samples: Mapping[LabelValue
     if _needs_escape("".join(chain.from_iterable(samples))):
         pairs = [(tuple(map(escape, values)), value) for values, value in pairs]
     return [template % (*values, text) for values, value in pairs if (text := number(value))]
+
+
+def distribution_lines(
+    name: str, labels: tuple[str, ...], distributions: Mapping[LabelValues, Distribution]
+) -> list[str]:
+    """A histogram's buckets, sum and count, series by series."""
+    lines = []
+    for values, told in distributions.items():
+        buckets: dict[LabelValues, float] = {
+            (*values, repr(float(bound))): count
+            for bound, count in zip(told.bounds, told.counts, strict=True)
+        }
+        buckets[*values, "+Inf"] = told.count
+        lines += sample_lines(f"{name}_bucket", (*labels, "le"), buckets)
+        lines += sample_lines(f"{name}_sum", labels, {values: told.sum})
+        lines += sample_lines(f"{name}_count", labels, {values: told.count})
+    return lines
 
 
 def _needs_escape(text: str) -> bool:

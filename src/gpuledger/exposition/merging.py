@@ -28,9 +28,11 @@ def merge(families: Iterable[Family]) -> list[Family]:
             raise ValueError(_two_declarations(name))
         if name not in joined:
             joined.add(name)
-            first = found[name] = Family(first.spec, dict(first.samples))
+            first = found[name] = Family(first.spec, dict(first.samples), dict(first.distributions))
         for labels, value in family.samples.items():
             first.samples.setdefault(labels, value)
+        for labels, told in family.distributions.items():
+            first.distributions.setdefault(labels, told)
     return list(found.values())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuledger.ledger.accounts import Accounts
+from gpuledger.ledger.durations import Durations
 from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.energy import WANTS, EnergyBook
 from gpuledger.ledger.energy.floor import given_floors
@@ -39,7 +40,7 @@ class Ledger:
         self._membership = Membership(settings.max_per_device)
         self._states = DeviceStates()
         self._totals: Counter[str] = Counter()
-        self._closed: Counter[str] = Counter()
+        self._durations = Durations()
         self._keeper = None if books is None else Keeper(books, self.sessions, self.energy, self._accounts)
         self._state = LedgerState()
 
@@ -59,7 +60,8 @@ class Ledger:
         self._states.post(snapshot)
         states, seconds = self._states.told()
         for session in self.sessions.ended:
-            self._closed[session.process.device.gpu.uuid] += 1
+            self._durations.add(session.process.device.gpu.uuid, session.last_seen - session.first_seen)
+        durations = self._durations.told()
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
         state = LedgerState(
@@ -70,7 +72,8 @@ class Ledger:
             xid_times=times,
             invalid=self._state.invalid + snapshot.invalid,
             energy=energy,
-            sessions_closed=dict(self._closed),
+            sessions_closed={uuid: told.count for uuid, told in durations.items()},
+            session_durations=durations,
             device_states=states,
             state_seconds=seconds,
         )

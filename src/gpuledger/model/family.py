@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-MetricType = Literal["gauge", "counter", "info", "unknown"]
+MetricType = Literal["gauge", "counter", "info", "unknown", "histogram"]
 LabelValues = tuple[str, ...]
 
 
@@ -33,15 +33,27 @@ class FamilySpec:
             raise ValueError(f"family {self.name}: repeated label")
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How many observations were at most each bound, how many there were in all, and their sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    count: int
+    sum: float
+
+
 @dataclass(slots=True)
 class Family:
     """The samples of one family on one page: label values, in the order of the spec's labels, to value.
 
     Being a mapping, it cannot hold a duplicate series. A value of None is absent and adds no sample.
+    A histogram has `distributions` instead.
     """
 
     spec: FamilySpec
     samples: dict[LabelValues, float] = field(default_factory=dict)
+    distributions: dict[LabelValues, Distribution] = field(default_factory=dict)
 
     def add(self, value: float | None, *labels: str) -> None:
         """Tell one sample unless it is absent. The first telling of a series stands."""

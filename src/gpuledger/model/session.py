@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.devices import Device, Gpu
+from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Collected
 
@@ -102,8 +103,9 @@ class LedgerState:
     draw); a Device whose process list failed is in neither. `untold` are the processes beyond the
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
     since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
-    `sessions_closed` counts by Gpu uuid; `device_states` and `state_seconds` are by uuid and `GI_CI` (empty
-    without MIG). `parts` are those of the Ledger's own work that are told apart, such as the store.
+    `sessions_closed` and `session_durations` (seconds) are by Gpu uuid; `device_states` and `state_seconds`
+    are by uuid and `GI_CI` (empty without MIG). `parts` tells how parts of the posting went that are told
+    apart, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -114,6 +116,7 @@ class LedgerState:
     invalid: int = 0
     energy: EnergyState = field(default_factory=EnergyState)
     sessions_closed: Mapping[str, int] = field(default_factory=dict)
+    session_durations: Mapping[str, Distribution] = field(default_factory=dict)
     device_states: Mapping[tuple[str, str], str] = field(default_factory=dict)
     state_seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     parts: tuple[Collected, ...] = ()

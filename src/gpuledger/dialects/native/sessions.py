@@ -22,6 +22,14 @@ CLOSED = FamilySpec(
     ("uuid",),
     source="ledger",
 )
+DURATION = FamilySpec(
+    "gpuledger_session_duration_seconds",
+    "histogram",
+    "How long sessions lasted that have ended since the program started.",
+    ("uuid",),
+    unit="seconds",
+    source="ledger",
+)
 STATE = FamilySpec(
     "gpuledger_device_state",
     "gauge",
@@ -39,7 +47,7 @@ STATE_SECONDS = FamilySpec(
     source="ledger",
 )
 
-SPECS = (OPEN, CLOSED, STATE, STATE_SECONDS)
+SPECS = (OPEN, CLOSED, DURATION, STATE, STATE_SECONDS)
 STATES = ("active", "held", "idle", "unknown")
 
 
@@ -58,4 +66,6 @@ def tell(page: Page) -> Iterator[Family]:
         closed.add(number, uuid)
     for (uuid, instance, state), spent in ledger.state_seconds.items():
         seconds.add(spent, uuid, instance, state)
-    yield from (opened, closed, states, seconds)
+    durations = Family(DURATION)
+    durations.distributions.update({(uuid,): told for uuid, told in ledger.session_durations.items()})
+    yield from (opened, closed, durations, states, seconds)

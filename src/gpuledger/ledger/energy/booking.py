@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
-from gpuledger.ledger.energy.residence import Residence, order
+from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.energy.rounding import whole
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.process import ProcessKey
@@ -104,7 +104,7 @@ def _samples_show_activity(evidence: Evidence, everybody: Iterable[Residence]) -
 
 
 def _target(one: Residence) -> Target:
-    return (2, order(one.key))
+    return (2, one.rank)
 
 
 def _is_measured(

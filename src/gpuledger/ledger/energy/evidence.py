@@ -60,7 +60,12 @@ class Evidence:
 
 def engine_time(sample: UtilizationSample) -> float:
     """Share of one sample period in which the busiest engine worked for the pid, 0 to 1 (rule 4)."""
-    return max(sample.sm, sample.encoder, sample.decoder, sample.jpeg or 0.0, sample.ofa or 0.0)
+    busiest = max(sample.encoder, sample.sm)
+    if sample.decoder > busiest:
+        busiest = sample.decoder
+    if sample.jpeg and sample.jpeg > busiest:
+        busiest = sample.jpeg
+    return sample.ofa if sample.ofa and sample.ofa > busiest else busiest
 
 
 def is_activity(sample: UtilizationSample, drawing: frozenset[int]) -> bool:

@@ -113,9 +113,8 @@ class GpuBook:
         if reading.samples is None or parts:
             evidence.samples_readable = False
         else:
-            evidence.samples += [
-                sample for sample in reading.samples if sample.at / 1e6 + evidence.offset >= evidence.began
-            ]
+            oldest = (evidence.began - evidence.offset) * 1e6
+            evidence.samples += [sample for sample in reading.samples if sample.at >= oldest]
         evidence.busy = evidence.busy or (bool(reading.get(UTILIZATION)) and not self._is_desktop(reading))
         if parts and evidence.activity is not None:
             self._gather_activity(at, evidence, parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
 from gpuledger.model.process import (
@@ -37,11 +37,13 @@ class Residence:
     work: int
     certain: bool
     draws: bool
+    # Whose it is, and its place in the order of identities.
+    key: ProcessKey = field(init=False, compare=False, repr=False)
+    rank: tuple[str | int | float, ...] = field(init=False, compare=False, repr=False)
 
-    @property
-    def key(self) -> ProcessKey:
-        """Whose it is."""
-        return self.process.key
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.process.key)
+        object.__setattr__(self, "rank", order(self.process.key))
 
 
 def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residence]:
@@ -59,7 +61,7 @@ def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residenc
         for key, process in everybody.items()
         if key not in servers
     ]
-    return sorted(found, key=lambda one: order(one.key))
+    return sorted(found, key=lambda one: one.rank)
 
 
 def order(key: ProcessKey) -> tuple[str | int | float, ...]:
@@ -123,7 +125,7 @@ def _split_over_clients(
     """Work that the driver put on an MPS server, by client: equally, the odd units to the first."""
     extra: dict[ProcessKey, int] = defaultdict(int)
     for server in servers:
-        total = sum(_work(sample) for sample in worked.get(server, ()))
+        total = _work(worked.get(server, ()))
         clients = sorted(
             (
                 key
@@ -148,7 +150,7 @@ def _residence(
     drawing: frozenset[int],
 ) -> Residence:
     key = process.key
-    work = sum(map(_work, samples)) + extra
+    work = _work(samples) + extra
     at_begin, at_end = key in evidence.first.processes, key in last.processes
     draws = process.pid in drawing
     if at_begin and at_end:
@@ -222,5 +224,6 @@ def _microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _work(sample: UtilizationSample) -> int:
-    return round(engine_time(sample) * 10_000)
+def _work(samples: Iterable[UtilizationSample]) -> int:
+    """Engine time in ten-thousandths of a sample period; drivers tell whole percents, so nothing is lost."""
+    return round(sum(map(engine_time, samples)) * 10_000)

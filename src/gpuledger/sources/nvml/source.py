@@ -61,6 +61,7 @@ class NvmlSource:
         self._samples = UtilizationSamples(self._library)
         self._events = XidEvents(self._library)
         self._info = SourceInfo("nvml")
+        self._epoch = ("", "")
         self._facts: Mapping[int, HostFacts] = {}
         self._scanned_at = 0.0
         self._wait = _FIRST_WAIT
@@ -115,6 +116,8 @@ class NvmlSource:
             ),
             invalid=findings.invalid,
             devices_failed=not self._devices.whole,
+            boot_id=self._epoch[0],
+            driver_load=self._epoch[1],
         )
 
     def close(self) -> None:
@@ -133,6 +136,8 @@ class NvmlSource:
         try:
             self._library.start()
             self._info = self._read_info()
+            # The driver may be another load of it than before, and no other moment shows that.
+            self._epoch = self._host.epoch()
             self._lists.prepare()
             self._devices.find_all()
         except SourceUnavailable as error:

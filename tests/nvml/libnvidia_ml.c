@@ -46,14 +46,16 @@ static const u64 number_values[] = { NUMBERS(AS_VALUE) };
 
 typedef struct { u32 pid, gi, ci, sm, mem, enc, dec, jpg, ofa; u64 memory; char types[4]; } Process;
 typedef struct { u32 pid, sm, mem, enc, dec, jpg, ofa; u64 at; } Told;
+typedef struct { u32 pid, running; u64 start, time; } Account;
 typedef struct { int used; u32 gi, ci, sms; u64 total, held; double activity; char uuid[TEXT], profile[TEXT]; } Slice;
 typedef struct {
-    int used, processes_used, processes_room, told_used, told_room;
+    int used, processes_used, processes_room, told_used, told_room, accounts_used, accounts_room;
     u64 number[N_COUNT];
     double activity;
     char uuid[TEXT], name[TEXT], serial[TEXT], vbios[TEXT];
     Process *processes;
     Told *told;
+    Account *accounts;
     Slice slices[MAX_INSTANCES];
 } Gpu;
 typedef struct { int gpu, code; char call[TEXT]; } Rule;
@@ -69,7 +71,7 @@ static u64 given_time, sample_period, delivered_event;
 static double energy_time, energy_added[MAX_GPUS], worked[MAX_GPUS], slice_worked[MAX_GPUS][MAX_INSTANCES];
 static char hanging[1024], driver_version[TEXT];
 static struct stat seen;
-static int references, reload_started, registered[MAX_GPUS];
+static int references, reload_started, registered[MAX_GPUS], accounting_set[MAX_GPUS];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *call; u64 count; } counts[256];
 static int counted;
@@ -138,12 +140,20 @@ static void read_told(Gpu *gpu, const char *value) {
     gpu->told[gpu->told_used++] = t;
 }
 
+static void read_account(Gpu *gpu, const char *value) {
+    Account a = { 0 };
+    gpu->accounts = room_for_one_more(gpu->accounts, gpu->accounts_used, &gpu->accounts_room, sizeof a);
+    sscanf(value, "%u,%llu,%llu,%u", &a.pid, &a.start, &a.time, &a.running);
+    gpu->accounts[gpu->accounts_used++] = a;
+}
+
 static void read_gpu(int index, const char *key, const char *value) {
     Gpu *gpu = &gpus[index];
     gpu->used = 1;
     if (!strncmp(key, "error.", 6)) add_rule(index, key + 6, atoi(value));
     else if (!strncmp(key, "process.", 8)) read_process(gpu, value);
     else if (!strncmp(key, "sample.", 7)) read_told(gpu, value);
+    else if (!strncmp(key, "account.", 8)) read_account(gpu, value);
     else if (!strncmp(key, "instance.", 9)) {
         int slot = atoi(key + 9);
         if (slot < 0 || slot >= MAX_INSTANCES) return;
@@ -192,6 +202,7 @@ static void set_defaults(void) {
         Gpu *gpu = &gpus[i];
         free(gpu->processes);
         free(gpu->told);
+        free(gpu->accounts);
         memset(gpu, 0, sizeof *gpu);
         memcpy(gpu->number, number_values, sizeof number_values);
         gpu->number[N_minor] = (u64)i;
@@ -287,7 +298,8 @@ static void enter(const char *call, int *slot) {
     __attribute__((cleanup(unlock))) int held = 0; \
     (void)held; \
     enter(__func__, &slot)
-#define RULED(gpu) do { int code = ruled(gpu, __func__); if (code) return code; } while (0)
+#define RULED_AS(gpu, rule) do { int code = ruled(gpu, rule); if (code) return code; } while (0)
+#define RULED(gpu) RULED_AS(gpu, __func__)
 #define STARTED do { if (!references || reload_started != reload_wanted) return UNINITIALIZED; } while (0)
 #define SYSTEM COUNTED; STARTED; RULED(-1)
 /* A call on a device: `g` is the GPU, `s` the MIG slice or NULL. Rules for slices alone are `mig.CALL`, `mig.*`. */
@@ -337,6 +349,7 @@ API void test_nvml_reset(void) {
     memset(energy_added, 0, sizeof energy_added);
     memset(worked, 0, sizeof worked);
     memset(slice_worked, 0, sizeof slice_worked);
+    memset(accounting_set, 0, sizeof accounting_set);
     memset(&seen, 0, sizeof seen);
     references = 0;
     delivered_event = 0;
@@ -345,6 +358,7 @@ API void test_nvml_reset(void) {
 
 static int start(void) {
     references++;
+    if (reload_started != reload_wanted) memset(accounting_set, 0, sizeof accounting_set);
     reload_started = reload_wanted;
     memset(registered, 0, sizeof registered);
     return SUCCESS;
@@ -653,6 +667,40 @@ API int nvmlDeviceGetProcessesUtilizationInfo(char *device, SamplesInfo *info) {
 }
 #endif
 
+/* Accounting mode, which stays as it was set until the driver is loaded anew; none on a cut card. */
+static int accounts(int i, Gpu *g) { return g->number[N_mig] != 1 && (g->number[N_accounting] || accounting_set[i]); }
+API int nvmlDeviceGetAccountingMode(char *device, u32 *to) { WHOLE; *to = (u32)accounts(i, g); return SUCCESS; }
+API int nvmlDeviceSetAccountingMode(char *device, u32 mode) {
+    UNCUT;
+    accounting_set[i] = mode == 1;
+    return SUCCESS;
+}
+API int nvmlDeviceGetAccountingBufferSize(char *device, u32 *to) { WHOLE; *to = 4000; return SUCCESS; }
+API int nvmlDeviceGetAccountingPids(char *device, u32 *count, u32 *to) {
+    UNCUT;
+    u32 room = *count;
+    if (!accounts(i, g)) return NOT_SUPPORTED;
+    *count = (u32)g->accounts_used;
+    if (*count > room) return INSUFFICIENT_SIZE;
+    for (int n = 0; n < g->accounts_used; n++) to[n] = g->accounts[n].pid;
+    return SUCCESS;
+}
+typedef struct { u32 gpu, memory; u64 most, time, start; u32 running, reserved[5]; } AccountingStats;
+/* A rule for one process is `account.PID`. */
+API int nvmlDeviceGetAccountingStats(char *device, u32 pid, AccountingStats *to) {
+    char rule[TEXT];
+    UNCUT;
+    if (!accounts(i, g)) return NOT_SUPPORTED;
+    snprintf(rule, sizeof rule, "account.%u", pid);
+    RULED_AS(i, rule);
+    for (int n = 0; n < g->accounts_used; n++)
+        if (g->accounts[n].pid == pid) {
+            *to = (AccountingStats){ .time = g->accounts[n].time, .start = g->accounts[n].start, .running = g->accounts[n].running };
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
 #ifndef OLD
 /* GPM, from Hopper (architecture 9) on. A sample holds the engine time of a GPU, of a GPU instance (the mean of
  * its compute instances by multiprocessors) or of one compute instance; a rule for the metric itself is `gpm.1`. */
@@ -743,7 +791,6 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
 /* What other tools ask and this project does not. */
 API int nvmlDeviceGetComputeMode(char *device, u32 *to) { DEVICE; *to = 0; return SUCCESS; }
 GETTER(nvmlDeviceGetPersistenceMode, persistence)
-GETTER(nvmlDeviceGetAccountingMode, accounting)
 API int nvmlDeviceGetDisplayMode(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetDisplayActive(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetPcieThroughput(char *device, u32 counter, u32 *to) { WHOLE; *to = 1000 + counter; return SUCCESS; }

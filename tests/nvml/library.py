@@ -93,6 +93,19 @@ class NvmlSample:
 
 
 @dataclass
+class NvmlAccount:
+    """One accounting record: `start` in microseconds, `time` in milliseconds, 0 while running."""
+
+    pid: int
+    start: int
+    time: int = 0
+    running: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.pid},{self.start},{self.time},{int(self.running)}"
+
+
+@dataclass
 class NvmlInstance:
     """One MIG device; `slot` is its index in the driver's order, memory is bytes, activity percent."""
 
@@ -122,6 +135,7 @@ class NvmlGpu:
         self.numbers = numbers
         self.processes = list(processes)
         self.samples: list[NvmlSample] = []
+        self.accounts: list[NvmlAccount] = []
         self.instances: list[NvmlInstance] = []
         self.errors: dict[str, int] = {}
 
@@ -130,6 +144,7 @@ class NvmlGpu:
         told = [f"{key}={value}" for key, value in facts.items() if value != ""]
         told += [f"process.{n}={process}" for n, process in enumerate(self.processes)]
         told += [f"sample.{n}={sample}" for n, sample in enumerate(self.samples)]
+        told += [f"account.{n}={account}" for n, account in enumerate(self.accounts)]
         told += [f"error.{call}={code}" for call, code in self.errors.items()]
         for cut in self.instances:
             uuid = cut.uuid or f"MIG-00000000-0000-0000-{index:04d}-{cut.gi:06d}{cut.ci:06d}"

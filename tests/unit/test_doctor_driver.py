@@ -289,6 +289,7 @@ def test_a_variable_that_does_no_harm_is_no_failure(environment: dict[str, str],
         ),
         ({"persistence": None, "persistence_error": "TIMEOUT"}, "gpu.persistence", UNKNOWN, "TIMEOUT"),
         ({"accounting": 0}, "gpu.accounting", WARNING, "nvidia-smi -am 1"),
+        ({"accounting": 0}, "gpu.accounting", WARNING, "--enable-accounting"),
         ({"mig": True}, "gpu.accounting", SKIPPED, "while MIG is on"),
         ({"mig": True}, "gpu.utilization", SKIPPED, "while MIG is on"),
         ({"mig": True}, "gpu.mig", WARNING, "nvidia-smi mig -i 1"),
@@ -316,6 +317,12 @@ def test_gpus_alike_share_a_line() -> None:
     gpus = [replace(GPU, index=index, uuid=f"GPU-{index}", accounting=0) for index in (0, 1, 2, 4, 6, 7)]
     (finding,) = of(find(answer(*gpus)), "gpu.accounting")
     assert finding.why.startswith("off: GPUs 0-2, 4, 6-7;")
+
+
+def test_without_accounting_mode_doctor_says_what_is_lost() -> None:
+    (finding,) = of(find(answer(replace(GPU, accounting=0))), "gpu.accounting")
+    assert "begin and end between two readings are lost" in finding.why
+    assert "when they came to the GPU and left it" in finding.why
 
 
 def test_a_driver_newer_on_disk_than_in_the_kernel_is_a_warning() -> None:

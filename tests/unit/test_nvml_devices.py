@@ -438,3 +438,10 @@ def test_calls_per_tick_are_bounded(machine):
     # the batch of fields, a GPM sample and its comparison with the last one, 3 lists, samples. One more looks
     # for Xid events.
     assert machine.source.calls - before == 8 * 19 + 1
+    for gpu in machine.gpus:
+        gpu.numbers["accounting"] = 1
+    machine.tick(seconds=10)
+    before = machine.source.calls
+    machine.tick()
+    # With accounting mode also the list of its pids.
+    assert machine.source.calls - before == 8 * 20 + 1

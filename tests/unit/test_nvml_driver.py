@@ -194,6 +194,7 @@ def test_every_part_of_a_tick_is_accounted_for(machine):
         "readings",
         "processes",
         "utilization",
+        "accounting",
         "events",
     ]
     assert all(part.success and part.seconds >= 0 for part in snapshot.collected)

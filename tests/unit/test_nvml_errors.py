@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuledger.model.quantities import ENGINE_ACTIVITY, POWER
-from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
+from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import Machine, pids, told, values
 
 CODES = sorted(
@@ -20,6 +20,9 @@ CALLS = (
     "nvmlDeviceGetMemoryInfo_v2",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetEncoderUtilization",
+    "nvmlDeviceGetAccountingMode",
+    "nvmlDeviceGetAccountingPids",
+    "nvmlDeviceGetAccountingStats",
     "nvmlGpmQueryDeviceSupport",
     "nvmlGpmSampleAlloc",
     "nvmlGpmSampleGet",
@@ -136,7 +139,8 @@ def test_no_faults_of_a_gpu_cost_another_gpu_anything_or_make_anything_up(machin
     """In whatever order they come, also before the first tick; nothing is raised, and all of it passes."""
     machine.library.test_nvml_reset()
     machine.new_source(slow_interval=2.0)
-    card = NvmlGpu(NvmlProcess(21, gi=1, ci=0), NvmlProcess(22, gi=2, ci=0), mig=1)
+    card = NvmlGpu(NvmlProcess(21, gi=1, ci=0), NvmlProcess(22, gi=2, ci=0), mig=1, accounting=1)
+    card.accounts = [NvmlAccount(21, 1)]
     instances = [NvmlInstance(0, gi=1), NvmlInstance(1, gi=2)]
     healthy = machine.gpus[:2]
     for step in (*steps, "whole", "whole", "whole"):

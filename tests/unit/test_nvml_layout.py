@@ -25,12 +25,18 @@ from gpuledger.sources.nvml import codes, fields, structs
         (structs.EVENT, pynvml.c_nvmlEventData_t),
         (structs.ATTRIBUTES, pynvml.c_nvmlDeviceAttributes),
         (structs.PCI, pynvml.nvmlPciInfo_t),
+        (structs.ACCOUNTING_STATS, pynvml.c_nvmlAccountingStats_t),
         (structs.GPM_SUPPORT, pynvml.c_nvmlGpmSupport_t),
         (structs.GPM_METRIC, pynvml.c_nvmlGpmMetric_t),
     ],
 )
 def test_a_layout_is_as_long_as_nvidias(ours, theirs):
     assert ours.size == ctypes.sizeof(theirs)
+
+
+def test_the_times_of_an_accounting_record_are_where_nvidias_are():
+    theirs = pynvml.c_nvmlAccountingStats_t(time=1, startTime=2, isRunning=3)
+    assert structs.ACCOUNTING_STATS.unpack(bytes(theirs)) == (1, 2, 3)
 
 
 def test_the_metrics_begin_where_nvidias_do_and_have_room_for_more_of_them():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.settings import duration, integer, number, setting, text, words
+from gpuledger.model.settings import boolean, duration, integer, number, setting, text, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,14 @@ class SourceSettings:
         10.0,
         "period of fields that change slowly or cost much to read, such as ECC counts and power limits",
         metavar="DURATION",
+    )
+    enable_accounting: bool = setting(
+        "accounting.enable",
+        boolean,
+        False,
+        "turn the driver's accounting mode on, so that processes between two readings are found (needs root; "
+        "it stays on until the driver is unloaded)",
+        flags=("--enable-accounting",),
     )
     seed: int = setting(
         "simulator.seed",

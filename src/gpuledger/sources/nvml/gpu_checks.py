@@ -132,9 +132,10 @@ def _accounting(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
         yield warning(
             ACCOUNTING,
             what,
-            f"off: {_numbers(off)}; the driver keeps no record of processes that begin and end between two "
-            "readings",
-            "`nvidia-smi -am 1` as root, before the processes start that it shall record",
+            f"off: {_numbers(off)}; processes that begin and end between two readings are lost, and of the "
+            "others it is not known to the moment when they came to the GPU and left it",
+            "`nvidia-smi -am 1` as root, or `--enable-accounting` with gpuledger run as root, before the "
+            "processes start that it shall record; it holds until the driver is unloaded",
         )
     if cut:
         yield skipped(ACCOUNTING, what, f"the driver allows none while MIG is on: {_numbers(cut)}")

@@ -9,11 +9,12 @@ from typing import Final
 
 from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.process import GpuProcess, HostFacts
+from gpuledger.model.process import AccountingRecord, GpuProcess, HostFacts
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
-from gpuledger.sources.nvml import devices, events, processes, readings, utilization
+from gpuledger.sources.nvml import accounting, devices, events, processes, readings, utilization
+from gpuledger.sources.nvml.accounting import AccountingRecords
 from gpuledger.sources.nvml.activity import EngineActivity
 from gpuledger.sources.nvml.codes import RELOADED, SUCCESS
 from gpuledger.sources.nvml.devices import Devices
@@ -61,6 +62,9 @@ class NvmlSource:
         self._lists = ProcessLists(self._library)
         self._names = ProcessNames(self._library)
         self._samples = UtilizationSamples(self._library)
+        self._accounting = AccountingRecords(
+            self._library, settings.slow_interval, settings.enable_accounting
+        )
         self._events = XidEvents(self._library)
         self._info = SourceInfo("nvml")
         self._epoch = ("", "")
@@ -91,11 +95,14 @@ class NvmlSource:
 
         self._devices.check(elapsed, findings)
         times.append(self._timer())
+        self._forget_devices()
         values = self._read_values(wanted, elapsed, findings)
         times.append(self._timer())
-        self._read_processes(unix, elapsed, findings)
+        scanned = self._read_processes(unix, elapsed, findings)
         times.append(self._timer())
         used = self._read_utilization(elapsed, findings)
+        times.append(self._timer())
+        records = self._read_accounting(unix, elapsed, scanned, findings)
         times.append(self._timer())
         self._judge(elapsed, findings)
         xids = self._events.drain(self._devices.states, unix, findings)
@@ -103,8 +110,16 @@ class NvmlSource:
 
         told: list[Reading] = []
         for state in self._devices.states:
-            told += self._tell(state, values, used.get(state.gpu.uuid, NOT_READABLE), wanted)
-        parts = (devices.PART, readings.PART, processes.PART, utilization.PART, events.PART)
+            uuid = state.gpu.uuid
+            told += self._tell(state, values, used.get(uuid, NOT_READABLE), records.get(uuid, ()), wanted)
+        parts = (
+            devices.PART,
+            readings.PART,
+            processes.PART,
+            utilization.PART,
+            accounting.PART,
+            events.PART,
+        )
         return Snapshot(
             unix=unix,
             elapsed=elapsed,
@@ -176,12 +191,16 @@ class NvmlSource:
                 state.last_sample = None
         self._clock_offset = offset
 
+    def _forget_devices(self) -> None:
+        if self._devices.changed:
+            states = self._devices.states
+            self._activity.keep(part for state in states for part in (state, *state.instances))
+            self._accounting.keep(states)
+
     def _read_values(
         self, wanted: frozenset[Quantity], now: float, findings: Findings
     ) -> dict[str, dict[Quantity, float]]:
         values: dict[str, dict[Quantity, float]] = {}
-        if self._devices.changed:
-            self._activity.keep(part for state in self._devices.states for part in (state, *state.instances))
         for state in self._devices.states:
             if not state.up:
                 continue
@@ -194,12 +213,13 @@ class NvmlSource:
                 state.lose(gone.code, gone.call, readings.PART, findings)
         return values
 
-    def _read_processes(self, unix: float, now: float, findings: Findings) -> None:
+    def _read_processes(self, unix: float, now: float, findings: Findings) -> bool:
+        """Whether it was time to."""
         states = self._devices.states
         unknown = any(part.held is None for state in states if state.up for part in state.parts)
         due = now - self._scanned_at >= self._scan_interval
         if not (due or unknown or self._devices.changed):
-            return
+            return False
         self._scanned_at, self._devices.changed = now, False
         for state in states:
             if not state.up:
@@ -217,6 +237,7 @@ class NvmlSource:
         pids = {pid for state in states for part in state.parts for pid in part.pids}
         self._facts = self._host.identify(pids, unix)
         self._names.keep({(pid, self._facts[pid].start) for pid in pids})
+        return True
 
     def _read_utilization(self, now: float, findings: Findings) -> dict[str, Utilization]:
         used: dict[str, Utilization] = {}
@@ -228,6 +249,19 @@ class NvmlSource:
             except GpuGone as gone:
                 state.lose(gone.code, gone.call, utilization.PART, findings)
         return used
+
+    def _read_accounting(
+        self, unix: float, now: float, scanned: bool, findings: Findings
+    ) -> dict[str, tuple[AccountingRecord, ...]]:
+        records: dict[str, tuple[AccountingRecord, ...]] = {}
+        for state in self._devices.states:
+            if not state.up:
+                continue
+            try:
+                records[state.gpu.uuid] = self._accounting.read(state, unix, now, scanned, findings)
+            except GpuGone as gone:
+                state.lose(gone.code, gone.call, accounting.PART, findings)
+        return records
 
     def _judge(self, now: float, findings: Findings) -> None:
         """A Gpu that told nothing but errors is down; with all of them down the driver is started anew."""
@@ -250,6 +284,7 @@ class NvmlSource:
         state: GpuState,
         values: Mapping[str, Mapping[Quantity, float]],
         used: Utilization,
+        records: tuple[AccountingRecord, ...],
         wanted: frozenset[Quantity],
     ) -> list[Reading]:
         told: list[Reading] = []
@@ -270,6 +305,7 @@ class NvmlSource:
                     samples=used.samples if part is state else None,
                     supported=self._readings.supported(part, wanted),
                     mig_enabled=state.mig_enabled,
+                    accounting=records if part is state else (),
                 )
             )
         return told

@@ -33,6 +33,8 @@ FIELD: Final = Struct("@IIqqIi8s")
 EVENT: Final = Struct("@PQQII")
 # nvmlDeviceAttributes_t: multiprocessorCount, seven counts that are not used here, memorySizeMB.
 ATTRIBUTES: Final = Struct("@I28xQ")
+# nvmlAccountingStats_t: time, startTime, isRunning, among what is not used here.
+ACCOUNTING_STATS: Final = Struct("@16xQQI20x")
 # nvmlGpmSupport_t: version, isSupportedDevice. Its version, and that of the next, is a bare number.
 GPM_SUPPORT: Final = Struct("@II")
 GPM_SUPPORT_VERSION: Final = 1

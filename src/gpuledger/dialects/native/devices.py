@@ -149,6 +149,13 @@ TOLD = (
         "nvmlDeviceGetDecoderUtilization",
     ),
     _gauge(
+        "engine_activity_ratio",
+        q.ENGINE_ACTIVITY,
+        "ratio",
+        "Share of time in which the graphics or compute engine was busy; Hopper and newer, MIG instances too.",
+        "nvmlGpmMetricsGet GRAPHICS_UTIL",
+    ),
+    _gauge(
         "memory_size_bytes",
         q.MEMORY_TOTAL,
         "bytes",

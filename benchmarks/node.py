@@ -134,14 +134,18 @@ def running(command: list[str], env: Mapping[str, str], url: str) -> Iterator[ps
 def measure(source: str, gpus: int, processes: int, seconds: float) -> Figures:
     """One row."""
     with tempfile.TemporaryDirectory() as name:
-        folder, env = Path(name), dict(os.environ)
+        folder = Path(name)
+        # The books are part of what a tick costs.
+        env = {**os.environ, "GPULEDGER_STATE_DIR": str(folder / "served")}
         if source == "nvml":
             state = nvml_state(folder, gpus, processes)
             env |= {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
             asked = "nvml"
         else:
             asked = f"simulator:{scenario(folder, gpus, processes)}"
-        values = json.dumps({"source": asked, "process.max_per_device": 512})
+        values = json.dumps(
+            {"source": asked, "process.max_per_device": 512, "state_dir": str(folder / "here")}
+        )
         script = [sys.executable, "-c", IN_PROCESS, values, str(TICKS)]
         answer = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
         tick, render, calls = json.loads(answer)
@@ -187,6 +191,7 @@ def against_the_peer(seconds: float, rounds: int) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         state = nvml_state(Path(name), *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+        env["GPULEDGER_STATE_DIR"] = name
         ours_port, theirs_port = free_port(), free_port()
         address = f"127.0.0.1:{ours_port}"
         ours = [sys.executable, "-m", "gpuledger", "serve", "--source", "nvml", "--listen-address", address]

@@ -66,6 +66,7 @@ def scrapers(seconds: float) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as name:
         state = nvml_state(Path(name), *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+        env["GPULEDGER_STATE_DIR"] = str(state.path.parent / "books")
         port = free_port()
         address = f"127.0.0.1:{port}"
         command = [sys.executable, "-m", "gpuledger", "serve", "--source", "nvml"]

@@ -37,7 +37,7 @@ def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subproce
         [sys.executable, "-m", "gpuledger", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "GPULEDGER_STATE_DIR": "none", **(env or {})},
+        env={**os.environ, **(env or {})},
         timeout=PATIENCE,
         check=False,
     )
@@ -53,8 +53,7 @@ class Program:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            # Tests run side by side, and one machine has one set of books.
-            env={**os.environ, "GPULEDGER_STATE_DIR": "none", **(env or {})},
+            env={**os.environ, **(env or {})},
         )
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()

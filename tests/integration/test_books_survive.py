@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from books_helpers import Run, assert_books_balance, rows
 from builders import gpu, process
 from gpuledger.model.workload import Workload
-from running import wait_until
+from running import Server, gpuledger, serving, wait_until
 
 DRIVER = Path(__file__).with_name("books_driver.py")
 KILLS = 30
@@ -65,6 +66,53 @@ def scraped(file: Path) -> list[dict[str, int]]:
             # Cut off by the kill: seen by nobody.
             continue
     return pages
+
+
+def counters(server: Server) -> dict[str, float]:
+    """Every exported energy counter, as a scraper sees it."""
+    text = server.get("/metrics/native").text + server.get("/metrics/energy").text
+    found = re.findall(r"^(\S*_joules(?:_total)?\{.*\}) (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found if "pending" not in name and "imbalance" not in name}
+
+
+def test_a_server_that_is_killed_goes_on_with_what_it_told(tmp_path: Path) -> None:
+    asked = ("--source", "simulator", "--speed", "100", "--interval", "100ms", "--state-dir", str(tmp_path))
+    before: dict[str, float] = {}
+    for _ in range(3):
+        server = Server(*asked)
+        try:
+            server.wait_ticks(12)
+            now = counters(server)
+        finally:
+            server.process.kill()
+            server.stop()
+        shared = now.keys() & before.keys()
+        assert not before or any(before[name] > 0 for name in shared)
+        assert all(now[name] >= before[name] or now[name] == 0 for name in shared)
+        before = now
+        assert_books_balance(tmp_path / "simulator-k8s-node.db")
+
+
+def test_a_second_server_on_the_same_books_is_refused(tmp_path: Path) -> None:
+    asked = ("--source", "simulator", "--state-dir", str(tmp_path))
+    with serving(*asked) as first:
+        first.wait_ticks(1)
+        done = gpuledger("serve", "--listen-address", "127.0.0.1:0", *asked)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"gpuledger: the books in .* are being written by another gpuledger: .*\n", done.stderr
+    )
+
+
+def test_a_server_whose_books_cannot_be_opened_serves_and_says_so(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with serving("--source", "simulator", "--state-dir", str(blocked / "books")) as server:
+        page = server.wait_ticks(1)
+        assert 'gpuledger_collector_success{collector="store"} 0' in page
+        health = server.get("/health").text
+        assert health.startswith("DEGRADED: store:")
+        assert "in memory alone" in health
 
 
 def test_ten_thousand_processes_leave_memory_flat_and_every_session_in_the_file(tmp_path: Path) -> None:

@@ -118,6 +118,22 @@ def usage_row(one: OpenSession) -> Row:
     )
 
 
+def going_on_row(one: OpenSession) -> Row:
+    """What changes in the row of `usage` while a Session is open, and its number."""
+    return (
+        one.last_seen,
+        one.peak_memory,
+        one.sm_seconds,
+        one.sm_known,
+        one.sm_most,
+        one.held_seconds,
+        one.measured,
+        one.apportioned,
+        one.high,
+        one.number,
+    )
+
+
 def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     """An open Session out of its rows of `sessions` and `usage`: nobody has seen it in this run yet."""
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]

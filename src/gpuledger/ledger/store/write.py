@@ -10,6 +10,11 @@ from gpuledger.ledger.store import rows
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
+_GO_ON = """
+UPDATE usage SET last_seen = ?, peak_memory = ?, sm_seconds = ?, sm_known = ?, sm_most = ?, held_seconds = ?,
+    measured = ?, apportioned = ?, high = ? WHERE number = ?
+"""
+
 
 def write(connection: Connection, journal: Journal) -> None:
     """Everything in it. Raises sqlite3.Error."""
@@ -68,7 +73,12 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
     new = [rows.session_row(one) for one in sessions if one.renamed or not one.stored]
     if new:
         connection.executemany(_insert("sessions", 31), new)
-    connection.executemany(_insert("usage", 12), map(rows.usage_row, sessions))
+    # Most are open and known: for them the index of ended ones need not be looked at.
+    going_on = [rows.going_on_row(one) for one in sessions if one.stored and one.ended is None]
+    connection.executemany(_GO_ON, going_on)
+    others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
+    if others:
+        connection.executemany(_insert("usage", 12), others)
 
 
 def _write_told(connection: Connection, journal: Journal) -> None:

@@ -1,0 +1,8 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import os
+
+# Tests run side by side, and one machine has one set of books: who wants books names a directory.
+os.environ["GPULEDGER_STATE_DIR"] = "none"

@@ -105,7 +105,7 @@ def churn(starts: int = 10_000) -> str:
         for dialect in every.values():
             text.encode(dialect.tell(page))
 
-    for first in range(0, starts // 10, at_once):
+    for first in range(0, starts, at_once):
         tick(first)
     before = here.memory_info().rss
     for first in range(starts, 2 * starts, at_once):

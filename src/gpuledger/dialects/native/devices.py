@@ -152,7 +152,7 @@ TOLD = (
         "engine_activity_ratio",
         q.ENGINE_ACTIVITY,
         "ratio",
-        "Share of time in which the graphics or compute engine was busy; Hopper and newer, MIG instances too.",
+        "Share of time in which the graphics or compute engine was busy; Hopper and newer, under MIG too.",
         "nvmlGpmMetricsGet GRAPHICS_UTIL",
     ),
     _gauge(

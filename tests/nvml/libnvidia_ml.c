@@ -7,6 +7,7 @@
  * the longer process structure.
  */
 #define _GNU_SOURCE
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,10 +46,11 @@ static const u64 number_values[] = { NUMBERS(AS_VALUE) };
 
 typedef struct { u32 pid, gi, ci, sm, mem, enc, dec, jpg, ofa; u64 memory; char types[4]; } Process;
 typedef struct { u32 pid, sm, mem, enc, dec, jpg, ofa; u64 at; } Told;
-typedef struct { int used; u32 gi, ci, sms; u64 total, held; char uuid[TEXT], profile[TEXT]; } Slice;
+typedef struct { int used; u32 gi, ci, sms; u64 total, held; double activity; char uuid[TEXT], profile[TEXT]; } Slice;
 typedef struct {
     int used, processes_used, processes_room, told_used, told_room;
     u64 number[N_COUNT];
+    double activity;
     char uuid[TEXT], name[TEXT], serial[TEXT], vbios[TEXT];
     Process *processes;
     Told *told;
@@ -64,7 +66,7 @@ static Event events[MAX_EVENTS];
 static Name *names;
 static int rule_count, event_count, name_count, name_room, real_time = 1, long_struct, zero_count, reload_wanted;
 static u64 given_time, sample_period, delivered_event;
-static double energy_time, energy_added[MAX_GPUS];
+static double energy_time, energy_added[MAX_GPUS], worked[MAX_GPUS], slice_worked[MAX_GPUS][MAX_INSTANCES];
 static char hanging[1024], driver_version[TEXT];
 static struct stat seen;
 static int references, reload_started, registered[MAX_GPUS];
@@ -80,12 +82,18 @@ static u64 driver_time(void) {
     return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
 }
 
-/* The energy counter follows power over time: what was drawn since the last look is added at every look. */
+/* The energy counter follows power over time and engine time follows activity (percent): what there was since
+ * the last look is added at every look. */
 static void add_energy(void) {
     double now = (double)driver_time() / 1e6;
     if (energy_time > 0 && now > energy_time)
-        for (int i = 0; i < MAX_GPUS; i++)
-            if (gpus[i].used) energy_added[i] += (double)gpus[i].number[N_power] * (now - energy_time);
+        for (int i = 0; i < MAX_GPUS; i++) {
+            if (!gpus[i].used) continue;
+            energy_added[i] += (double)gpus[i].number[N_power] * (now - energy_time);
+            if (!isnan(gpus[i].activity)) worked[i] += gpus[i].activity * (now - energy_time);
+            for (int n = 0; n < MAX_INSTANCES; n++)
+                if (gpus[i].slices[n].used) slice_worked[i][n] += gpus[i].slices[n].activity * (now - energy_time);
+        }
     energy_time = now;
 }
 
@@ -140,9 +148,10 @@ static void read_gpu(int index, const char *key, const char *value) {
         int slot = atoi(key + 9);
         if (slot < 0 || slot >= MAX_INSTANCES) return;
         Slice *s = &gpu->slices[slot];
-        s->used = sscanf(value, "%95[^,],%u,%u,%95[^,],%u,%llu,%llu", s->uuid, &s->gi, &s->ci, s->profile, &s->sms,
-                         &s->total, &s->held) == 7;
+        s->used = sscanf(value, "%95[^,],%u,%u,%95[^,],%u,%llu,%llu,%lf", s->uuid, &s->gi, &s->ci, s->profile, &s->sms,
+                         &s->total, &s->held, &s->activity) == 8;
     }
+    else if (!strcmp(key, "activity")) gpu->activity = strtod(value, NULL);
     else if (!strcmp(key, "uuid")) copy(gpu->uuid, value, TEXT);
     else if (!strcmp(key, "name")) unescape(gpu->name, value, TEXT);
     else if (!strcmp(key, "serial")) copy(gpu->serial, value, TEXT);
@@ -326,6 +335,8 @@ API u64 test_nvml_count(const char *call) { return counts[slot_of(strdup(call))]
 API void test_nvml_reset(void) {
     for (int i = 0; i < counted; i++) counts[i].count = 0;
     memset(energy_added, 0, sizeof energy_added);
+    memset(worked, 0, sizeof worked);
+    memset(slice_worked, 0, sizeof slice_worked);
     memset(&seen, 0, sizeof seen);
     references = 0;
     delivered_event = 0;
@@ -637,6 +648,58 @@ API int nvmlDeviceGetProcessesUtilizationInfo(char *device, SamplesInfo *info) {
     for (u32 n = 0; n < found; n++) {
         Told *t = &scratch[n];
         info->to[n] = (SampleInfo){ t->at, t->pid, t->sm, t->mem, t->enc, t->dec, t->jpg, t->ofa };
+    }
+    return SUCCESS;
+}
+#endif
+
+#ifndef OLD
+/* GPM, from Hopper (architecture 9) on. A sample holds the engine time of a GPU, of a GPU instance (the mean of
+ * its compute instances by multiprocessors) or of one compute instance; a rule for the metric itself is `gpm.1`. */
+typedef struct { int gpu, gi, ci; double at, work, now; } GpmSample;
+typedef struct { u32 version, supported; } GpmSupport;
+typedef struct { u32 id; int code; double value; const char *names[3]; } GpmMetric;
+typedef struct { u32 version, count; GpmSample *older, *newer; GpmMetric metrics[477]; } GpmMetrics;
+API int nvmlGpmQueryDeviceSupport(char *device, GpmSupport *to) {
+    DEVICE;
+    if (to->version != 1) return ARGUMENT_VERSION_MISMATCH;
+    to->supported = g->number[N_architecture] >= 9;
+    return SUCCESS;
+}
+API int nvmlGpmSampleAlloc(GpmSample **to) { SYSTEM; *to = calloc(1, sizeof **to); (*to)->gpu = -1; return SUCCESS; }
+API int nvmlGpmSampleFree(GpmSample *sample) { SYSTEM; free(sample); return SUCCESS; }
+API int nvmlGpmSampleGet(char *device, GpmSample *to) {
+    DEVICE;
+    if (g->number[N_architecture] < 9) return NOT_SUPPORTED;
+    add_energy();
+    *to = (GpmSample){ i, s ? (int)s->gi : -1, s ? (int)s->ci : -1, energy_time,
+                       s ? slice_worked[i][s - g->slices] : worked[i], s ? s->activity : g->activity };
+    return SUCCESS;
+}
+API int nvmlGpmMigSampleGet(char *device, u32 gi, GpmSample *to) {
+    double work = 0, sms = 0;
+    WHOLE;
+    add_energy();
+    for (int n = 0; n < MAX_INSTANCES; n++)
+        if (g->slices[n].used && g->slices[n].gi == gi) {
+            work += slice_worked[i][n] * g->slices[n].sms;
+            sms += g->slices[n].sms;
+        }
+    if (g->number[N_mig] != 1 || !sms) return INVALID_ARGUMENT;
+    *to = (GpmSample){ i, (int)gi, -1, energy_time, work / sms, 0 };
+    return SUCCESS;
+}
+API int nvmlGpmMetricsGet(GpmMetrics *to) {
+    SYSTEM;
+    GpmSample *a = to->older, *b = to->newer;
+    if (to->version != 1) return ARGUMENT_VERSION_MISMATCH;
+    if (a->gpu < 0 || a->gpu != b->gpu || a->gi != b->gi || a->ci != b->ci || b->at <= a->at) return INVALID_ARGUMENT;
+    RULED(a->gpu);
+    for (u32 n = 0; n < to->count; n++) {
+        GpmMetric *m = &to->metrics[n];
+        m->code = m->id == 1 ? ruled(a->gpu, "gpm.1") : NOT_SUPPORTED;
+        m->value = b->at - a->at < 0.1 || isnan(b->now) ? NAN : (b->work - a->work) / (b->at - a->at);
+        m->names[0] = "GRAPHICS_UTIL";
     }
     return SUCCESS;
 }

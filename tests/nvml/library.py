@@ -94,7 +94,7 @@ class NvmlSample:
 
 @dataclass
 class NvmlInstance:
-    """One MIG device; `slot` is its index in the driver's order, memory is bytes."""
+    """One MIG device; `slot` is its index in the driver's order, memory is bytes, activity percent."""
 
     slot: int
     gi: int
@@ -104,14 +104,21 @@ class NvmlInstance:
     total: int = 40 << 30
     used: int = 1 << 30
     uuid: str = ""
+    activity: float = 0.0
 
 
 class NvmlGpu:
-    """One GPU. Numbers are in NVML's units, named as at the top of the C file: power=250_000 is 250 W."""
+    """One GPU. Numbers are in NVML's units, named as at the top of the C file: power=250_000 is 250 W.
 
-    def __init__(self, *processes: NvmlProcess, uuid: str = "", name: str = "", **numbers: int) -> None:
+    `activity` is percent of time in which the engine was busy; NaN is told as such.
+    """
+
+    def __init__(
+        self, *processes: NvmlProcess, uuid: str = "", name: str = "", activity: float = 0.0, **numbers: int
+    ) -> None:
         self.uuid = uuid
         self.name = name
+        self.activity = activity
         self.numbers = numbers
         self.processes = list(processes)
         self.samples: list[NvmlSample] = []
@@ -119,7 +126,7 @@ class NvmlGpu:
         self.errors: dict[str, int] = {}
 
     def lines(self, index: int) -> list[str]:
-        facts = {"uuid": self.uuid, "name": self.name, **self.numbers}
+        facts = {"uuid": self.uuid, "name": self.name, "activity": self.activity, **self.numbers}
         told = [f"{key}={value}" for key, value in facts.items() if value != ""]
         told += [f"process.{n}={process}" for n, process in enumerate(self.processes)]
         told += [f"sample.{n}={sample}" for n, sample in enumerate(self.samples)]
@@ -127,9 +134,10 @@ class NvmlGpu:
         for cut in self.instances:
             uuid = cut.uuid or f"MIG-00000000-0000-0000-{index:04d}-{cut.gi:06d}{cut.ci:06d}"
             told.append(
-                f"instance.{cut.slot}={uuid},{cut.gi},{cut.ci},{cut.profile},{cut.sms},{cut.total},{cut.used}"
+                f"instance.{cut.slot}={uuid},{cut.gi},{cut.ci},{cut.profile},{cut.sms},{cut.total},{cut.used},"
+                f"{cut.activity}"
             )
-        return [f"gpu.{index}.{line}" for line in told or ["utilization=0"]]
+        return [f"gpu.{index}.{line}" for line in told]
 
 
 @dataclass

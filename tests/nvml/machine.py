@@ -38,15 +38,21 @@ class FakeClock:
 
 
 class FakeHost:
-    """Knows every pid; `born` gives another start to a pid that is used again."""
+    """Knows every pid; `born` gives another start to a pid that is used again, `loaded` is the driver's."""
 
     def __init__(self) -> None:
         self.born: dict[int, int] = {}
         self.asked: list[frozenset[int]] = []
+        self.loaded = "100"
+        self.epochs_asked = 0
 
     def identify(self, pids: Collection[int], unix: float) -> Mapping[int, HostFacts]:
         self.asked.append(frozenset(pids))
         return {pid: HostFacts(Start("boot", self.born.get(pid, pid), unix - 10)) for pid in pids}
+
+    def epoch(self) -> tuple[str, str]:
+        self.epochs_asked += 1
+        return "boot", self.loaded
 
 
 class Machine:

@@ -245,6 +245,7 @@ def test_of_an_instance_only_its_own_quantities_are_asked(machine):
         "memory_used",
         "memory_free",
         "memory_reserved",
+        "engine_activity",
     }
 
 
@@ -419,6 +420,7 @@ def test_an_instance_that_answers_nothing_but_errors_is_down(machine):
     for call in ("MemoryInfo_v2", "ComputeRunningProcesses_v3"):
         machine.gpus[0].errors[f"mig.nvmlDeviceGet{call}"] = UNKNOWN
     machine.gpus[0].errors["nvmlDeviceGetGraphicsRunningProcesses_v3"] = UNKNOWN
+    machine.gpus[0].errors["nvmlGpmMigSampleGet"] = UNKNOWN
     snapshot = machine.tick()
     assert [reading.up for reading in snapshot.readings] == [True, False, False, True]
     assert told(snapshot, 1).processes is None
@@ -429,8 +431,10 @@ def test_calls_per_tick_are_bounded(machine):
         NvmlGpu(*[NvmlProcess(100 * gpu + n, sm=5) for n in range(1, 9)], fan=30) for gpu in range(8)
     ]
     machine.tick()
+    machine.tick()
     before = machine.source.calls
     machine.tick()
     # Per Gpu: MIG mode, rates, memory, encoder, decoder, power, temperature, 4 clocks, performance state,
-    # the batch of fields, 3 lists, samples. One more looks for Xid events.
-    assert machine.source.calls - before == 8 * 17 + 1
+    # the batch of fields, a GPM sample and its comparison with the last one, 3 lists, samples. One more looks
+    # for Xid events.
+    assert machine.source.calls - before == 8 * 19 + 1

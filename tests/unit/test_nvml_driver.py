@@ -111,6 +111,31 @@ def test_a_driver_gone_under_all_gpus_is_said_at_once_and_recovered(machine, cod
     assert told(machine.tick(seconds=10)).get(POWER) == 100.0
 
 
+def test_a_tick_carries_the_boot_and_the_load_of_the_driver(machine):
+    snapshot = machine.tick()
+    assert (snapshot.boot_id, snapshot.driver_load) == ("boot", "100")
+    machine.host.loaded = "of no interest until the driver is started anew"
+    assert machine.tick().driver_load == "100"
+    assert machine.host.epochs_asked == 1
+
+
+@pytest.mark.parametrize("code", [UNINITIALIZED, NOT_LOADED])
+def test_an_unload_that_was_seen_makes_another_load(machine, code):
+    machine.tick()
+    machine.state.errors["*"] = code
+    refused(machine)
+    machine.state.errors.clear()
+    machine.host.loaded = "9000"
+    assert machine.tick(seconds=10).driver_load == "9000"
+
+
+def test_a_start_of_the_library_alone_makes_no_other_load(machine):
+    machine.tick()
+    machine.source.close()
+    assert machine.tick().driver_load == "100"
+    assert machine.count(INIT) == 2
+
+
 def test_the_pause_is_short_again_after_a_good_tick(machine):
     machine.state.errors[INIT] = NOT_LOADED
     for _ in range(20):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuledger.model.quantities import POWER
+from gpuledger.model.quantities import ENGINE_ACTIVITY, POWER
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import Machine, pids, told, values
 
@@ -20,6 +20,12 @@ CALLS = (
     "nvmlDeviceGetMemoryInfo_v2",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetEncoderUtilization",
+    "nvmlGpmQueryDeviceSupport",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleGet",
+    "nvmlGpmMigSampleGet",
+    "nvmlGpmMetricsGet",
+    "gpm.1",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
@@ -54,10 +60,11 @@ def machine(tmp_path, monkeypatch):
 
 
 def is_whole(reading, index):
+    # Activity takes two ticks, and a machine of one tick is whole.
     return (
         reading.up
         and reading.device.index == index
-        and len(reading.values) == 24
+        and len(set(reading.values) - {ENGINE_ACTIVITY}) == 24
         and pids(reading) == [10 + index]
         and reading.processes[0].usage.sm == pytest.approx(0.2)
         and reading.get(POWER) == 100.0 * (index + 1)

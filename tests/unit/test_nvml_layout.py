@@ -25,15 +25,25 @@ from gpuledger.sources.nvml import codes, fields, structs
         (structs.EVENT, pynvml.c_nvmlEventData_t),
         (structs.ATTRIBUTES, pynvml.c_nvmlDeviceAttributes),
         (structs.PCI, pynvml.nvmlPciInfo_t),
+        (structs.GPM_SUPPORT, pynvml.c_nvmlGpmSupport_t),
+        (structs.GPM_METRIC, pynvml.c_nvmlGpmMetric_t),
     ],
 )
 def test_a_layout_is_as_long_as_nvidias(ours, theirs):
     assert ours.size == ctypes.sizeof(theirs)
 
 
+def test_the_metrics_begin_where_nvidias_do_and_have_room_for_more_of_them():
+    theirs = pynvml.c_nvmlGpmMetricsGet_t
+    assert structs.GPM_METRICS.size == theirs.metrics.offset
+    assert structs.GPM_MOST_METRICS > pynvml.NVML_GPM_METRIC_MAX
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
+        (structs.GPM_SUPPORT_VERSION, pynvml.NVML_GPM_SUPPORT_VERSION),
+        (structs.GPM_METRICS_VERSION, pynvml.NVML_GPM_METRICS_GET_VERSION),
         (structs.MEMORY_V2_VERSION, pynvml.nvmlMemory_v2),
         (structs.SAMPLES_INFO_VERSION, pynvml.ProcessesUtilizationInfo_v1),
         (structs.BLANK_32, pynvml.NVML_VALUE_NOT_AVAILABLE_uint.value),
@@ -62,7 +72,7 @@ def test_a_field_id_is_nvidias(key, name):
 
 
 def test_every_quantity_is_read_one_way():
-    read = [*fields.RATES, *fields.MEMORY]
+    read = [*fields.RATES, *fields.MEMORY, fields.ACTIVITY]
     read += [each.quantity for each in (*fields.NUMBERS, *fields.FIELDS)]
     assert sorted(quantity.key for quantity in read) == sorted(QUANTITIES)
 

@@ -352,5 +352,13 @@ def test_an_old_library_tells_what_it_can(tmp_path, monkeypatch):
     assert [key for key, has in reading.supported.items() if not has] == [
         key
         for key in reading.supported
-        if key in {"memory_reserved", "memory_temperature", "pcie_tx", "pcie_rx", "fan_speed"}
+        if key
+        in {
+            "memory_reserved",
+            "memory_temperature",
+            "pcie_tx",
+            "pcie_rx",
+            "fan_speed",
+            "engine_activity",
+        }
     ]

@@ -28,3 +28,7 @@ class NoHost:
         known = self._known
         self._known = {pid: known.get(pid) or first_sight(unix, self._missing) for pid in pids}
         return self._known
+
+    def epoch(self) -> tuple[str, str]:
+        """Nothing is known of another machine's boots and drivers."""
+        return "", ""

@@ -25,6 +25,13 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 # interrupt, but a machine that got its time from the network after boot has another btime than before.
 _BOOT_TIME_GOOD_FOR = 60.0
 
+# nvidia.ko starts two threads of this name as it is loaded and ends them as it goes (nv_module_state_init in
+# NVIDIA's open kernel modules); the earliest is the load. More of the name may come with each GPU that is
+# opened. Its other threads tell nothing: `nvidia` and `irq/N-nvidia` come and go with the use of a GPU, those
+# of nvidia-modeset and nvidia-uvm with their own modules, and a new epoch for a counter that goes on is dear.
+_DRIVER_THREAD = b"nv_queue"
+_PARENT_OF_KERNEL_THREADS = b"2"
+
 # A process is put in its container's or session's cgroup at its start, and is seen here only once it uses
 # a GPU; what stands in the root cgroup of every hierarchy even so was caught in between, or stays there.
 # Four more looks, the last about a minute later at one tick a second, find the first and cost the second
@@ -110,6 +117,17 @@ class ProcFs:
         self._known = after
         return facts
 
+    def epoch(self) -> tuple[str, str]:
+        """Boot id, and when the driver was loaded in clock ticks since boot; see `Host`. Never raises.
+
+        The second is empty without a driver and where its kernel threads cannot be seen: outside the host's
+        pid namespace, and for a plain user under `hidepid`.
+        """
+        if not (self._trusted or self.host_pids):
+            return self._boot(), ""
+        starts = [self._driver_thread(pid) for pid in self._processes()]
+        return self._boot(), str(min((ticks for ticks in starts if ticks is not None), default=""))
+
     def _look_up(self, pid: int, known: _Known | None, unix: float) -> tuple[_Known, HostFacts]:
         try:
             stat = self._read(f"{self._root}/{pid}/stat")
@@ -168,6 +186,21 @@ class ProcFs:
                 return None
             self._boot_time = (unix, float(words[1]))
         return self._boot_time[1]
+
+    def _processes(self) -> list[str]:
+        try:
+            with os.scandir(self._root) as entries:
+                return [entry.name for entry in entries if entry.name.isdigit()]
+        except OSError:
+            return []
+
+    def _driver_thread(self, pid: str) -> int | None:
+        """When the thread was started, if it is one of the driver's own."""
+        stat = self._try(f"{self._root}/{pid}/stat") or b""
+        comm, _, rest = stat[stat.find(b"(") + 1 :].rpartition(b")")
+        fields = rest.split(None, 20)
+        mine = comm == _DRIVER_THREAD and len(fields) >= 20 and fields[1] == _PARENT_OF_KERNEL_THREADS
+        return int(fields[19]) if mine and fields[19].isdigit() else None
 
     def _cgroup(self, pid: int) -> tuple[str, str]:
         try:

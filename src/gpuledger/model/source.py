@@ -30,6 +30,13 @@ class Host(Protocol):
         the memory of a host by the processes that live.
         """
 
+    def epoch(self) -> tuple[str, str]:
+        """Boot id and load of the NVIDIA driver, which tell lives of its counters apart.
+
+        Each is a word to compare, empty where it cannot be known. Looks anew whenever it is asked, and may
+        read all of /proc for it: to be asked after the driver was started, not every tick.
+        """
+
 
 class Source(Protocol):
     """A way to turn a machine into a Snapshot. Used by one thread."""

@@ -54,6 +54,10 @@ RATES: Final = (q.UTILIZATION, q.MEMORY_UTILIZATION)
 MEMORY_CALL: Final = "nvmlDeviceGetMemoryInfo_v2"
 MEMORY: Final = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 
+# GPM metric 1 (GRAPHICS_UTIL) from two samples; Hopper and later, also on Instances.
+ACTIVITY_CALL: Final = "nvmlGpmMetricsGet"
+ACTIVITY: Final = q.ENGINE_ACTIVITY
+
 NUMBERS: Final = (
     # Not under MIG; Kepler and later. The second output is the sampling period.
     Number(q.ENCODER_UTILIZATION, "nvmlDeviceGetEncoderUtilization", divide=100, outputs=2, blank=NO_BLANK),
@@ -106,6 +110,7 @@ CUMULATIVE: Final = frozenset({q.PCIE_TX, q.PCIE_RX, q.PCIE_REPLAYS, q.ECC_CORRE
 SOURCES: Final[Mapping[Quantity, str]] = {
     **dict.fromkeys(RATES, RATES_CALL),
     **dict.fromkeys(MEMORY, MEMORY_CALL),
+    ACTIVITY: ACTIVITY_CALL,
     **{number.quantity: number.call for number in NUMBERS},
     **{field.quantity: f"NVML field {field.field_id}" for field in FIELDS},
 }

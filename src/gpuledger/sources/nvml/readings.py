@@ -110,9 +110,9 @@ class Readings:
         code = self._library.ask(RATES_CALL, state.handle, self._outputs[1][0])
         for quantity in asked:
             if code:
-                _refuse(state, quantity, code, RATES_CALL, findings)
+                refuse(state, quantity, code, RATES_CALL, findings)
             else:
-                _accept(state, quantity, self._rates[RATES.index(quantity)] / 100, values, findings)
+                accept(state, quantity, self._rates[RATES.index(quantity)] / 100, values, findings)
 
     def _read_memory(
         self,
@@ -138,9 +138,9 @@ class Readings:
         for quantity in asked:
             value = None if code else told[MEMORY.index(quantity)]
             if code or value is None:
-                _refuse(state, quantity, code or NOT_SUPPORTED, call, findings)
+                refuse(state, quantity, code or NOT_SUPPORTED, call, findings)
             elif value < BLANK_64:
-                _accept(state, quantity, value, values, findings)
+                accept(state, quantity, value, values, findings)
 
     def _read_number(
         self, state: DeviceState, number: Number, values: dict[Quantity, float], findings: Findings
@@ -148,13 +148,13 @@ class Readings:
         outputs = (byref(self._wide),) if number.wide else self._outputs[number.outputs]
         code = self._library.ask(number.call, state.handle, *number.arguments, *outputs)
         if code:
-            _refuse(state, number.quantity, code, number.call, findings)
+            refuse(state, number.quantity, code, number.call, findings)
             return
         raw = self._wide.value if number.wide else self._rates[number.take]
         if raw == number.blank or (number.wide and raw >= number.blank):
             return
         value = raw * number.multiply
-        _accept(
+        accept(
             state, number.quantity, value / number.divide if number.divide > 1 else value, values, findings
         )
 
@@ -171,7 +171,7 @@ class Readings:
             if code == SUCCESS and layout:
                 value = layout.unpack(raw)[0]
                 if value < (BLANK_32 if value_type == UNSIGNED_INT else BLANK_64):
-                    _accept(state, field.quantity, value, values, findings)
+                    accept(state, field.quantity, value, values, findings)
             elif code in UNSUPPORTED or code == INVALID_ARGUMENT:
                 # INVALID_ARGUMENT: an id that this driver does not know yet.
                 self._without_field(state, field, values, findings)
@@ -197,12 +197,13 @@ class Readings:
         if field.fallback:
             self._read_number(state, field.fallback, values, findings)
         if field.quantity not in values and len(findings.failures) == before:
-            _refuse(state, field.quantity, code, f"{_FIELD_VALUES} id {field.field_id}", findings)
+            refuse(state, field.quantity, code, f"{_FIELD_VALUES} id {field.field_id}", findings)
 
 
-def _accept(
+def accept(
     state: DeviceState, quantity: Quantity, value: float, values: dict[Quantity, float], findings: Findings
 ) -> None:
+    """Take in what the Device told of the quantity, in its unit."""
     if quantity.believes(value):
         values[quantity] = state.steady(quantity, value) if quantity in CUMULATIVE else value
     else:
@@ -211,7 +212,8 @@ def _accept(
         state.learn(quantity, True)
 
 
-def _refuse(state: DeviceState, quantity: Quantity, code: int, call: str, findings: Findings) -> None:
+def refuse(state: DeviceState, quantity: Quantity, code: int, call: str, findings: Findings) -> None:
+    """Take in why the Device did not tell the quantity."""
     if code in UNSUPPORTED:
         state.learn(quantity, False)
     elif code not in NOTHING_YET:

@@ -14,6 +14,7 @@ from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.nvml import devices, events, processes, readings, utilization
+from gpuledger.sources.nvml.activity import EngineActivity
 from gpuledger.sources.nvml.codes import RELOADED, SUCCESS
 from gpuledger.sources.nvml.devices import Devices
 from gpuledger.sources.nvml.events import XidEvents
@@ -56,11 +57,13 @@ class NvmlSource:
         self._library = Library(load)
         self._devices = Devices(self._library, settings.devices, settings.slow_interval, pci)
         self._readings = Readings(self._library, settings.slow_interval)
+        self._activity = EngineActivity(self._library, clock)
         self._lists = ProcessLists(self._library)
         self._names = ProcessNames(self._library)
         self._samples = UtilizationSamples(self._library)
         self._events = XidEvents(self._library)
         self._info = SourceInfo("nvml")
+        self._epoch = ("", "")
         self._facts: Mapping[int, HostFacts] = {}
         self._scanned_at = 0.0
         self._wait = _FIRST_WAIT
@@ -115,12 +118,15 @@ class NvmlSource:
             ),
             invalid=findings.invalid,
             devices_failed=not self._devices.whole,
+            boot_id=self._epoch[0],
+            driver_load=self._epoch[1],
         )
 
     def close(self) -> None:
         """Let the driver go; a later `read` starts it again. Idempotent."""
         if self._library.started:
             self._events.reset()
+            self._activity.reset()
             self._library.stop()
 
     def _ensure_started(self, now: float) -> None:
@@ -133,6 +139,8 @@ class NvmlSource:
         try:
             self._library.start()
             self._info = self._read_info()
+            # The driver may be another load of it than before, and no other moment shows that.
+            self._epoch = self._host.epoch()
             self._lists.prepare()
             self._devices.find_all()
         except SourceUnavailable as error:
@@ -172,13 +180,16 @@ class NvmlSource:
         self, wanted: frozenset[Quantity], now: float, findings: Findings
     ) -> dict[str, dict[Quantity, float]]:
         values: dict[str, dict[Quantity, float]] = {}
+        if self._devices.changed:
+            self._activity.keep(part for state in self._devices.states for part in (state, *state.instances))
         for state in self._devices.states:
             if not state.up:
                 continue
             try:
                 for part in (state, *state.instances):
                     part.fault, part.answered = SUCCESS, False
-                    values[part.device.uuid] = self._readings.read(part, wanted, now, findings)
+                    told = values[part.device.uuid] = self._readings.read(part, wanted, now, findings)
+                    self._activity.read(state, part, wanted, told, findings)
             except GpuGone as gone:
                 state.lose(gone.code, gone.call, readings.PART, findings)
         return values

@@ -33,6 +33,16 @@ FIELD: Final = Struct("@IIqqIi8s")
 EVENT: Final = Struct("@PQQII")
 # nvmlDeviceAttributes_t: multiprocessorCount, seven counts that are not used here, memorySizeMB.
 ATTRIBUTES: Final = Struct("@I28xQ")
+# nvmlGpmSupport_t: version, isSupportedDevice. Its version, and that of the next, is a bare number.
+GPM_SUPPORT: Final = Struct("@II")
+GPM_SUPPORT_VERSION: Final = 1
+# nvmlGpmMetricsGet_t up to its array: version, numMetrics, sample1 (the older), sample2.
+GPM_METRICS: Final = Struct("@IIPP")
+GPM_METRICS_VERSION: Final = 1
+# nvmlGpmMetric_t, an entry of the array: metricId, nvmlReturn, value, and three names.
+GPM_METRIC: Final = Struct("@Iid3P")
+# The array grew from 98 to 477 entries under one and the same version; room for the next growths.
+GPM_MOST_METRICS: Final = 1024
 # nvmlPciInfo_t from v2 on: busIdLegacy, domain, bus, device, and what is not used here.
 PCI: Final = Struct("@16sIII8x32s")
 

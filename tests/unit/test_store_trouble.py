@@ -12,6 +12,7 @@ import pytest
 
 from books_helpers import UNIX, Run, assert_books_balance, rows, told
 from builders import FakeClock, gpu, process
+from gpuledger.ledger import journal
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store import schema
 from gpuledger.ledger.store.open import open_store
@@ -188,6 +189,28 @@ def test_a_full_disk_keeps_the_books_in_memory_and_stores_all_of_it_later(tmp_pa
     assert run.tick({A: 30 * 100 * J}).parts[0].success
     assert_books_balance(run.store.file)
     assert rows(run.store.file, "SELECT count(*) FROM sessions") == [(601,)]
+
+
+def test_a_disk_that_is_full_for_long_costs_detail_and_some_sessions_but_no_memory_and_no_joule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal, "_MOST_SPANS", 20)
+    monkeypatch.setattr(journal, "_MOST_SESSIONS", 200)
+    run = Run(tmp_path)
+    post(run, 20)
+    fill(run)
+    for generation in range(100):
+        run.tick({A: (20 + generation) * 100 * J}, crowd(generation))  # type: ignore[arg-type]
+        kept = run.ledger._keeper.journal  # type: ignore[union-attr]  # there are books
+        assert len(kept.spans) <= 20
+        assert len(kept.sessions) <= 200
+    assert run.store._connection is not None
+    run.store._connection.execute("PRAGMA max_page_count = 100000").fetchall()
+    run.clock.advance(60)
+    with caplog.at_level(logging.ERROR):
+        assert run.tick({A: 120 * 100 * J}).parts[0].success
+    assert "sessions ended while it could not be written" in caplog.text
+    assert_books_balance(run.store.file)
 
 
 def test_what_was_exported_beyond_a_full_disk_begins_at_zero_after_a_crash(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Journal:
                 self.sessions[one.number] = one
         if len(self.sessions) > _MOST_SESSIONS:
             ended = sorted(number for number, one in self.sessions.items() if one.ended is not None)
-            for number in ended[: _MOST_SESSIONS // 10]:
+            for number in ended[: len(self.sessions) - _MOST_SESSIONS * 9 // 10]:
                 del self.sessions[number]
                 self.lost += 1
 

@@ -246,7 +246,7 @@ _OWNER = tuple(item.name for item in fields(Workload))
 
 
 def _words(owner: Workload) -> dict[str, str]:
-    return {name: word for name in _OWNER if (word := getattr(owner, name))}
+    return {name: word for name in _OWNER if (word := getattr(owner, name)) != getattr(UNKNOWN, name)}
 
 
 def workload_of(text: str | None) -> Workload | None:

@@ -197,6 +197,11 @@ class Store:
             self._unsaved = journal
             self._fail(error, now)
             return self._may_show_unsaved()
+        if journal.lost:
+            log.error(
+                "%s: %d sessions ended while it could not be written, and are lost", self.file, journal.lost
+            )
+            journal.lost = 0
         self._succeed()
         self._prune(self._connection, now, journal.unix)
         return True

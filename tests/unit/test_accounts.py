@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import pairwise
 
 from builders import gpu, process, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.told import HeldSeries
 from gpuledger.model import quantities as q
 from gpuledger.model.process import GpuProcess, UtilizationSample
 from gpuledger.model.session import EnergyRow, LedgerState
@@ -190,3 +191,21 @@ def test_no_told_series_ever_steps_back() -> None:
     for values in told_series(states).values():
         for before, after in pairwise(values):
             assert after >= before or after == 0
+
+
+def entries(held: object) -> int:
+    """Everything that an object and the series in it keep, counted."""
+    kept = list(vars(held).values()) if hasattr(held, "__dict__") else []
+    series = [thing for thing in kept if isinstance(thing, HeldSeries)]
+    things = kept + [getattr(one, name) for one in series for name in one.__dataclass_fields__]
+    return sum(len(thing) for thing in things if isinstance(thing, Sized))
+
+
+def test_books_in_memory_alone_do_not_grow_with_the_processes_that_were() -> None:
+    books = Books(retention=10.0)
+    counts = []
+    for generation in range(600):
+        books.tick(process(CARD, generation + 1, ticks=generation, workload=NAMED))
+        if generation in (299, 599):
+            counts.append(entries(books.ledger._accounts))
+    assert counts[0] == counts[1]

@@ -178,6 +178,13 @@ class Accounts:
                 journal.leave(key)
         self._left.clear()
 
+    def keep_nothing(self) -> None:
+        """There is no store: forget what would have been handed over to one."""
+        for book in (self._owners, self._rows):
+            book.changed.clear()
+            book.dropped.clear()
+        self._left.clear()
+
     def forget_stored(self) -> None:
         """The store is a new one: everything is to be handed over again."""
         for book in (self._owners, self._rows):

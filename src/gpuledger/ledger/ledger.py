@@ -94,6 +94,8 @@ class Ledger:
             self._totals[one.gpu.uuid] += one.booked.delta + one.unobserved
         hidden = frozenset().union(*untold.values()) if untold else frozenset()
         self._accounts.post(posted, self.sessions.alive(), hidden, snapshot.elapsed)
+        if self._keeper is None:
+            self._accounts.keep_nothing()
         return self._accounts.state(self._totals, snapshot.elapsed)
 
     def _count_xids(

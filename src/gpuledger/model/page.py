@@ -27,6 +27,21 @@ class CollectorHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class MapHealth:
+    """How a map of owners (pods, pod_resources, ...) stands, that is kept up to date beside the tick.
+
+    `success` of the last try; `last_success` in unix seconds, None for never; `entries` in it now. A failed
+    map keeps its last entries, and `error` is one line that says why and what to do.
+    """
+
+    name: str
+    success: bool
+    last_success: float | None = None
+    entries: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """The node's own condition, told from memory.
 
@@ -44,6 +59,7 @@ class Health:
     asked_interval: float = 1.0
     started: float = 0.0
     collectors: tuple[CollectorHealth, ...] = ()
+    maps: tuple[MapHealth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ class Workload:
     `kind` is what the deepest known answer is: pod, container (Docker, Podman or containerd outside
     Kubernetes), slurm, unit (systemd), user, or unknown. `found_by` names the evidence (`cgroup`,
     `simulator`, ...); `missing` says why the process could not be resolved further, as a short reason
-    that is the label value of `gpuledger_unresolved_processes`.
+    that is the label value of `gpuledger_unresolved_processes`. `labels` are the pod labels that the user
+    allowed, sorted; `controller_kind` and `controller` name what made the pod (Job, ReplicaSet, ...).
     """
 
     kind: str = "unknown"
@@ -30,6 +31,9 @@ class Workload:
     user: str = ""
     found_by: str = ""
     missing: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    controller_kind: str = ""
+    controller: str = ""
 
 
 UNKNOWN = Workload()
@@ -37,8 +41,13 @@ UNKNOWN = Workload()
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A Device handed to a Workload (kubelet, DRA, Slurm), whether or not it runs anything."""
+    """A Device handed to a Workload (kubelet, DRA, Slurm), whether or not it runs anything.
+
+    `resource` is the name under which it was handed out (`nvidia.com/gpu`, a DRA claim's), empty where there
+    is none. Two Allocations of one Device are sharing (time-slicing, MPS), or a disagreement of two sources.
+    """
 
     device: Device
     workload: Workload
     found_by: str = ""
+    resource: str = ""

@@ -1,0 +1,146 @@
+"""Maps of owners that are kept up to date beside the tick: what each is, and how a polled one is kept.
+
+The tick only ever reads the last known value. A kubelet or a socket that hangs costs the tick nothing, and a
+failed reading keeps the last good value, its age told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sized
+from random import Random
+from threading import Condition, Thread
+from typing import Generic, Protocol, TypeVar
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.page import MapHealth
+from gpuledger.model.source import Clock
+
+log = logging.getLogger("gpuledger.workloads")
+
+T = TypeVar("T", bound=Sized)
+
+# A failing reading is tried again after the period, twice it, four times it, up to this.
+_LONGEST_BACKOFF = 60.0
+# Nudges come with every process not known yet: not more often than this is anybody asked.
+_LEAST_GAP = 1.0
+
+
+class OwnerMap(Protocol):
+    """What is the same of every map. Its value is read through its own type."""
+
+    @property
+    def health(self) -> MapHealth:
+        """How it stands now."""
+
+    def start(self) -> None:
+        """Begin to keep it up to date."""
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End its thread; one that hangs is left behind after `patience` seconds."""
+
+    def nudge(self) -> None:
+        """Somebody is not in it yet: look again soon. Cheap, and harmless when called every tick."""
+
+
+class Polled(Generic[T]):
+    """An OwnerMap whose whole value is read anew every `period` seconds, by a thread of its own.
+
+    `read` raises GpuledgerError (or OSError) with one line that names the thing and the remedy. `value` is
+    swapped whole, so that whoever holds it sees one moment.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], T],
+        empty: T,
+        *,
+        period: float,
+        clock: Clock,
+        random: Random | None = None,
+    ) -> None:
+        self.name = name
+        self.value = empty
+        self._read = read
+        self._period = period
+        self._clock = clock
+        self._random = random or Random()
+        self._health = MapHealth(name, success=False, error="not read yet")
+        self._failures = 0
+        self._nudged = False
+        self._stopping = False
+        self._changed = Condition()
+        self._thread = Thread(target=self._run, name=f"map {name}", daemon=True)
+
+    @property
+    def health(self) -> MapHealth:
+        """How the last reading went, and how old the value is."""
+        return self._health
+
+    def start(self) -> None:
+        """Begin to read, the first time at once."""
+        self._thread.start()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End the thread; a reading that hangs is left behind after `patience` seconds."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    def nudge(self) -> None:
+        """Read again within a second."""
+        if not self._nudged:
+            with self._changed:
+                self._nudged = True
+                self._changed.notify_all()
+
+    def refresh(self) -> bool:
+        """Read once, now; answers whether it went well."""
+        try:
+            value = self._read()
+        except (GpuledgerError, OSError) as error:
+            self._fail(str(error))
+            return False
+        except Exception as error:
+            log.exception("%s could not be read", self.name)
+            self._fail(f"internal error in gpuledger, please report it: {type(error).__name__}: {error}")
+            return False
+        self.value = value
+        if self._failures:
+            log.info("%s can be read again", self.name)
+        self._failures = 0
+        self._health = MapHealth(self.name, success=True, last_success=self._clock.unix(), entries=len(value))
+        return True
+
+    def _fail(self, error: str) -> None:
+        before = self._health
+        # Once per cause: a node without a kubelet must not fill its log.
+        if error != before.error:
+            log.warning("%s: %s", self.name, error)
+        self._failures += 1
+        self._health = MapHealth(
+            self.name,
+            success=False,
+            last_success=before.last_success,
+            entries=before.entries,
+            error=error,
+        )
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._nudged = False
+            self.refresh()
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping, min(_LEAST_GAP, self._period))
+                self._changed.wait_for(self._is_due, self._pause())
+
+    def _is_due(self) -> bool:
+        # Who is failing is not asked more often because somebody is waiting.
+        return self._stopping or (self._nudged and not self._failures)
+
+    def _pause(self) -> float:
+        pause = min(self._period * (1 << min(self._failures, 10)), max(_LONGEST_BACKOFF, self._period))
+        return pause * self._random.uniform(0.9, 1.1)

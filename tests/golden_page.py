@@ -9,10 +9,10 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.family import Distribution
-from gpuledger.model.page import CollectorHealth, Health, Page
-from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
+from gpuledger.model.page import CollectorHealth, Health, MapHealth, Page
+from gpuledger.model.session import AccountRow, EnergyRow, EnergyState, OwnerRow
 from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import Allocation, Workload
 
 UNIX = 1_700_000_000.25
 SOURCE = SourceInfo("nvml", False, "580.95.05", "13.580.95.05", "13.0")
@@ -24,6 +24,11 @@ HEALTH = Health(
     collectors=(
         CollectorHealth("source", True, 0.0025, UNIX),
         CollectorHealth("events", False, 0.5, None, "NOT_SUPPORTED"),
+    ),
+    maps=(
+        MapHealth("pods", True, UNIX - 1, 110),
+        MapHealth("pod_resources", False, UNIX - 300, 8, "no socket"),
+        MapHealth("slurm", False, None, 0, "not read yet"),
     ),
 )
 
@@ -43,7 +48,19 @@ def golden_snapshot() -> Snapshot:
     idle, cut, lost, blind = gpu(1, name="NVIDIA L4", minor=1), gpu(2), gpu(3), gpu(4, unified_memory=True)
     small = instance(cut, 9, 0, 0, profile="1g.10gb")
     large = instance(cut, 2, 0, 1, profile="3g.40gb")
-    trainer = Workload("pod", "ml", "train-0", "pytorch", "u-1", "c-1", "containerd")
+    trainer = Workload(
+        "pod",
+        "ml",
+        "train-0",
+        "pytorch",
+        "u-1",
+        "c-1",
+        "containerd",
+        labels=(("app", "train"), ("team", "vision")),
+        controller_kind="Job",
+        controller="train",
+    )
+    notebook = Workload("pod", "lab", "notebook-0", "jupyter")
     hostile = 'say "hi"\\\nbye'
     return Snapshot(
         UNIX,
@@ -85,6 +102,10 @@ def golden_snapshot() -> Snapshot:
             reading(lost, up=False, failed=True, values={}),
             reading(blind, failed=True, values={}),
         ),
+        allocations=(
+            Allocation(shared, trainer, "pod_resources", "nvidia.com/gpu"),
+            Allocation(idle, notebook, "checkpoint", "nvidia.com/gpu"),
+        ),
         xids=(XidEvent(shared, 31, UNIX - 10), XidEvent(shared, 31, UNIX - 5)),
         invalid=3,
     )
@@ -122,8 +143,18 @@ def golden_page() -> Page:
         sessions_closed={"GPU-0": 3},
         session_durations={"GPU-0": Distribution((10.0, 3600.0), (1, 2), 3, 90_005.5)},
         state_seconds={("GPU-0", "", "active"): 12.5, ("GPU-2", "9_0", "idle"): 40.0},
+        owners=_owners(seen),
     )
     return Page(UNIX, SOURCE, seen, books, HEALTH)
+
+
+def _owners(seen: Snapshot) -> tuple[OwnerRow, ...]:
+    shared, idle = seen.allocations
+    return (
+        OwnerRow(shared.device, ("pod", "ml", "train-0", "pytorch", "", ""), True, 1, 90.0, 2.5),
+        OwnerRow(idle.device, ("pod", "lab", "notebook-0", "jupyter", "", ""), True, 0, 60.0, 60.0),
+        OwnerRow(idle.device, ("slurm", "", "", "", "alice", "815"), False, None, 30.0, 0.0),
+    )
 
 
 def stale_page() -> Page:

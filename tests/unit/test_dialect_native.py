@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from builders import GIB, gpu, instance, page, process, reading, snapshot
 from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
-from gpuledger.model.page import CollectorHealth, Health
-from gpuledger.model.session import LedgerState
+from gpuledger.model.page import CollectorHealth, Health, MapHealth
+from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import Snapshot, XidEvent
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import Allocation, Workload
 
 Told = Mapping[str, Mapping[tuple[str, ...], float]]
 
@@ -118,3 +119,39 @@ def test_collectors_tell_success_duration_and_last_success() -> None:
     assert families["collector_success"] == {("processes",): 0, ("a",): 1}
     assert families["collector_duration_seconds"] == {("processes",): 0.25, ("a",): 0.5}
     assert families["collector_last_success_timestamp_seconds"] == {("a",): 9.0}
+
+
+POD = Workload("pod", "ml", "train-0", "main", "uid", "cid", labels=(("team", "nlp"),))
+
+
+def test_an_owner_that_has_gone_keeps_its_seconds_and_loses_its_info() -> None:
+    card = gpu(0)
+    who = ("pod", "ml", "train-0", "main", "", "")
+    gone = OwnerRow(card, who, present=False, processes=None, allocated=5.0, held=1.0)
+    families = told(snapshot(reading(card)), LedgerState(owners=(gone,)))
+    assert families["device_owner_info"] == families["device_owner_processes"] == {}
+    assert families["owner_allocated_seconds_total"] == {("GPU-0", "", *who): 5.0}
+    assert families["owner_held_seconds_total"] == {("GPU-0", "", *who): 1.0}
+
+
+def test_one_device_handed_out_twice_is_two_rows_and_a_replica_of_it_is_none() -> None:
+    card = gpu(0)
+    other = replace(POD, pod="train-1")
+    handed = tuple(Allocation(card, one, "pod_resources", "nvidia.com/gpu") for one in (POD, POD, other))
+    families = told(replace(snapshot(reading(card)), allocations=handed))
+    assert [row[3] for row in families["device_allocation_info"]] == ["train-0", "train-1"]
+
+
+def test_labels_of_pods_are_rows_not_names() -> None:
+    card = gpu(0)
+    families = told(snapshot(reading(card, process(card, workload=POD))))
+    assert families["pod_label_info"] == {("ml", "train-0", "uid", "team", "nlp"): 1}
+    assert set(families["pod_info"]) == {("ml", "train-0", "uid", "", "")}
+
+
+def test_the_age_of_a_map_is_told_and_never_made_up() -> None:
+    maps = (MapHealth("pods", True, 1000.0, 3), MapHealth("slurm", False, None, 0, "not read yet"))
+    families = told(None, health=Health(maps=maps))
+    assert families["map_success"] == {("pods",): 1, ("slurm",): 0}
+    assert families["map_last_success_timestamp_seconds"] == {("pods",): 1000.0}
+    assert families["map_entries"] == {("pods",): 3, ("slurm",): 0}

@@ -39,6 +39,7 @@ SECRETS = (
     *(UUID, MIG_UUID, BOOT_ID, POD_UID, POD_UID.replace("-", "_"), CONTAINER_ID, "1652922013945", "8817265"),
     *("melinda", "/home/melinda", "1207", "secretlab", "trainer-x", "sidecar", "protein.service"),
     *("ssh-host-7", "GREENHOUSE-17", "fold_protein", "finetune-cat", "--token", "hunter2"),
+    *("greenhouse.example", "vegetables", "potting"),
 )
 
 
@@ -57,8 +58,9 @@ def secret_snapshot() -> Snapshot:
     )
     cut = replace(instance(card, 2), uuid=f"MIG-{MIG_UUID}")
     pod = Workload(
-        "pod", "secretlab", "trainer-x", "sidecar", POD_UID, CONTAINER_ID, "containerd", user="melinda"
-    )
+        "pod", "secretlab", "trainer-x", "sidecar", POD_UID, CONTAINER_ID, "containerd", user="melinda",
+        labels=(("greenhouse.example/team", "vegetables"),), controller_kind="Job", controller="potting",
+    )  # fmt: skip
     start = Start(BOOT_ID, 4711, 1_700_000_123.25)
     cgroup = (
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice"
@@ -82,7 +84,7 @@ def secret_snapshot() -> Snapshot:
             Reading(cut, processes=rows, raw={"platform.host": "ssh-host-7", "note": "for melinda"}),
         ),
         source=SourceInfo("smi", False, "570.172.08", "12.570", "12.8", "ssh ssh-host-7 nvidia-smi"),
-        allocations=(Allocation(cut, pod, "kubelet"),),
+        allocations=(Allocation(cut, pod, "kubelet", "greenhouse.example/gpu"), Allocation(cut, pod, "kubelet", "nvidia.com/gpu"),),
         xids=(XidEvent(card, 31, 1.0),),
         failures=(Failure("power", "GPU_IS_LOST", cut, f"{cut.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"),),
         collected=(Collected("processes", 0.25, "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down"),),
@@ -115,6 +117,7 @@ def test_what_finds_a_bug_stays() -> None:
         assert getattr(card, kept) == getattr(was, kept)
     assert after.readings[0].values == {POWER: 61.5}
     assert after.readings[0].raw["ecc.mode"] == "Enabled"
+    assert [item.resource for item in after.allocations][1:] == ["nvidia.com/gpu"]
     (first, second, _), (old, _, _) = (list(one.processes) for one in (after, before))
     assert (first.pid, first.memory, first.types) == (old.pid, old.memory, old.types)
     assert (first.host.start.ticks, first.host.start.unix) == (4711, 1_700_000_123.25)

@@ -15,6 +15,7 @@ from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.journal import Books
 from gpuledger.ledger.keeper import Keeper
 from gpuledger.ledger.membership import Membership
+from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.states import DeviceStates
@@ -39,6 +40,7 @@ class Ledger:
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._membership = Membership(settings.max_per_device)
         self._states = DeviceStates()
+        self._owners = OwnerTimes(settings.retention)
         self._totals: Counter[str] = Counter()
         self._durations = Durations()
         self._keeper = None if books is None else Keeper(books, self.sessions, self.energy, self._accounts)
@@ -76,6 +78,7 @@ class Ledger:
             session_durations=durations,
             device_states=states,
             state_seconds=seconds,
+            owners=self._owners.post(snapshot),
         )
         self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, posted, state)
         return self._state

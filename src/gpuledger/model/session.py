@@ -80,6 +80,24 @@ class AccountRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """A Workload on a Device: it was handed it, or has processes on it, or did so lately.
+
+    `labels` are owner kind, namespace, pod, container, user (empty for a pod: its containers' users are no
+    names of this machine) and Slurm job. `processes` of it on the Device now, None where the list could not
+    be read or the owner has gone. Seconds since the program started: `allocated` to it, and `held` by it
+    (handed over or resident, none of its processes at work).
+    """
+
+    device: Device
+    labels: tuple[str, ...]
+    present: bool
+    processes: int | None
+    allocated: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
 class EnergyState:
     """The energy books as the page tells them, in whole millijoules.
 
@@ -104,8 +122,8 @@ class LedgerState:
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
     since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
     `sessions_closed` and `session_durations` (seconds) are by Gpu uuid; `device_states` and `state_seconds`
-    are by uuid and `GI_CI` (empty without MIG). `parts` tells how parts of the posting went that are told
-    apart, such as the store.
+    are by uuid and `GI_CI` (empty without MIG). `owners` are those of whole Gpus and Instances, present or
+    lately gone. `parts` tells how parts of the posting went that are told apart, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -119,4 +137,5 @@ class LedgerState:
     session_durations: Mapping[str, Distribution] = field(default_factory=dict)
     device_states: Mapping[tuple[str, str], str] = field(default_factory=dict)
     state_seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    owners: tuple[OwnerRow, ...] = ()
     parts: tuple[Collected, ...] = ()

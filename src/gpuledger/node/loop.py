@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Condition, Event, Thread
 
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.page import Health, Page
+from gpuledger.model.page import Health, MapHealth, Page
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Snapshot
@@ -29,7 +29,7 @@ class Node:
     """Turns a Source into Pages.
 
     `publish` is called with each Page, from the tick thread or, when a tick does not come back, from the
-    watchdog; never from both at once. `wanted` is asked before each tick.
+    watchdog; never from both at once. `wanted` is asked before each tick, `maps` after it.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Node:
         wanted: Callable[[], frozenset[Quantity]],
         clock: Clock,
         interval: float,
+        maps: Callable[[], tuple[MapHealth, ...]] = tuple,
     ) -> None:
         self._source = source
         self._name = name
@@ -50,7 +51,7 @@ class Node:
         self._wanted = wanted
         self._clock = clock
         self._pace = Pace(interval)
-        self._vitals = Vitals(clock.unix(), interval)
+        self._vitals = Vitals(clock.unix(), interval, maps)
         self._ledger = LedgerState()
         self._stop = Event()
         self._published = Condition()

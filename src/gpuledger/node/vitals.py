@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from gpuledger.model.page import CollectorHealth, Health
+from gpuledger.model.page import CollectorHealth, Health, MapHealth
 from gpuledger.model.snapshot import Collected, Snapshot
 
 SOURCE = "source"
@@ -12,10 +12,16 @@ OK = "ok"
 
 
 class Vitals:
-    """Remembers when each part of the tick last did its work; answers an immutable Health."""
+    """Remembers when each part of the tick last did its work; answers an immutable Health.
 
-    def __init__(self, started: float, interval: float) -> None:
+    `maps` is asked for the maps of owners, which are kept beside the tick.
+    """
+
+    def __init__(
+        self, started: float, interval: float, maps: Callable[[], tuple[MapHealth, ...]] = tuple
+    ) -> None:
         self._started = started
+        self._maps = maps
         self._asked = interval
         self._collectors = {SOURCE: CollectorHealth(SOURCE, success=False)}
         self._of_source = {SOURCE}
@@ -69,6 +75,7 @@ class Vitals:
             asked_interval=self._asked,
             started=self._started,
             collectors=tuple(parts),
+            maps=self._maps(),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuledger.dialects.native import devices, energy, node, processes, sessions
+from gpuledger.dialects.native import devices, energy, node, owners, processes, sessions
 from gpuledger.model.family import Family
 from gpuledger.model.page import Page
 
@@ -14,7 +14,14 @@ class NativeDialect:
 
     name = "native"
     wants = devices.WANTS
-    specs = (*devices.SPECS, *processes.SPECS, *sessions.SPECS, *energy.SPECS, *node.SPECS)
+    specs = (
+        *devices.SPECS,
+        *owners.SPECS,
+        *processes.SPECS,
+        *sessions.SPECS,
+        *energy.SPECS,
+        *node.SPECS,
+    )
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -22,6 +29,7 @@ class NativeDialect:
     def tell(self, page: Page) -> Iterable[Family]:
         """The families of one Page."""
         yield from devices.tell(page)
+        yield from owners.tell(page)
         yield from processes.tell(page)
         yield from sessions.tell(page)
         yield from energy.tell(page)

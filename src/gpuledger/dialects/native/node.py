@@ -71,6 +71,28 @@ SNAPSHOT_TIME = FamilySpec(
     unit="seconds",
     source="the tick",
 )
+MAP_SUCCESS = FamilySpec(
+    "gpuledger_map_success",
+    "gauge",
+    "1 when this map of owners could be read at the last try; 0 keeps what was known before.",
+    ("map",),
+    source="workloads: API server, kubelet, Slurm, container runtimes",
+)
+MAP_LAST = FamilySpec(
+    "gpuledger_map_last_success_timestamp_seconds",
+    "gauge",
+    "Unix time of which this map of owners is certain: time() less it is the map's age.",
+    ("map",),
+    unit="seconds",
+    source="workloads",
+)
+MAP_ENTRIES = FamilySpec(
+    "gpuledger_map_entries",
+    "gauge",
+    "Entries in this map of owners.",
+    ("map",),
+    source="workloads",
+)
 INVALID = FamilySpec(
     "gpuledger_invalid_values_total",
     "counter",
@@ -78,7 +100,8 @@ INVALID = FamilySpec(
     source="the source",
 )
 
-SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, TICKS, INTERVAL, STALLED, SNAPSHOT_TIME, INVALID)
+_MAPS = (MAP_SUCCESS, MAP_LAST, MAP_ENTRIES)
+SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, *_MAPS, TICKS, INTERVAL, STALLED, SNAPSHOT_TIME, INVALID)
 
 
 def tell(page: Page, version: str) -> Iterator[Family]:
@@ -86,6 +109,7 @@ def tell(page: Page, version: str) -> Iterator[Family]:
     yield _info(page)
     yield _one(BUILD, 1, version)
     yield from _collectors(page)
+    yield from _maps(page)
     health = page.health
     yield _one(TICKS, health.ticks)
     yield _one(INTERVAL, health.interval)
@@ -121,3 +145,12 @@ def _collectors(page: Page) -> Iterable[Family]:
         seconds.add(part.seconds, part.name)
         last.add(part.last_success, part.name)
     return success, seconds, last
+
+
+def _maps(page: Page) -> Iterable[Family]:
+    success, last, entries = (Family(spec) for spec in _MAPS)
+    for one in page.health.maps:
+        success.add(int(one.success), one.name)
+        last.add(one.last_success, one.name)
+        entries.add(one.entries, one.name)
+    return success, last, entries

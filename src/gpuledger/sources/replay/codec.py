@@ -152,6 +152,20 @@ class _Many:
         return tuple([self._inner.decode(item, table) for item in _list(raw)])
 
 
+class _Fixed:
+    """A tuple of so many values, each with its own type."""
+
+    def __init__(self, inner: tuple[Form, ...]) -> None:
+        self._inner = inner
+
+    def encode(self, value: Any, table: WriteTable) -> Json:
+        return [form.encode(item, table) for form, item in zip(self._inner, value, strict=True)]
+
+    def decode(self, raw: Json, table: ReadTable) -> Any:
+        pairs = zip(self._inner, _list(raw), strict=True)
+        return tuple([form.decode(item, table) for form, item in pairs])
+
+
 class _EnumSet:
     def __init__(self, kind: type[Enum]) -> None:
         self._kind = kind
@@ -255,6 +269,8 @@ def form_of(hint: Any) -> Form:
         return _union(tuple(kind for kind in inner if kind is not type(None)), len(inner))
     if origin is tuple and inner[1:] == (...,):
         return _Many(form_of(inner[0]))
+    if origin is tuple and inner:
+        return _Fixed(tuple(form_of(one) for one in inner))
     if origin is frozenset and isinstance(inner[0], type) and issubclass(inner[0], Enum):
         return _EnumSet(inner[0])
     if origin is not None and issubclass(origin, Mapping) and inner[0] in (str, Quantity):

@@ -22,6 +22,7 @@ _OUTAGE_TEXT: Final = "the recorded source could not be read at this time (its w
 Rule = Callable[[Any, Masks], Any]
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{0,48}")
+_RESOURCE: Final = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-\d+g\.\d+gb(?:\.[a-z]+)*))?")
 _DEVICE_UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{36}")
 # What a source says of its own calls: `nvmlDeviceGetPowerUsage: GPU_IS_LOST (and 2 more)`.
 _CALL_WORD: Final = re.compile(r"nvml\w+|[A-Z][A-Z0-9_]+|\d+|and|more|every|call|field|index")
@@ -65,6 +66,15 @@ def _named(kind: str) -> Rule:
     return lambda value, masks: masks.name(kind, value)
 
 
+def _labels(value: tuple[tuple[str, str], ...], masks: Masks) -> tuple[tuple[str, str], ...]:
+    return tuple((masks.name("label", key), masks.name("label-value", told)) for key, told in value)
+
+
+def _resource(value: str, masks: Masks) -> str:
+    """The vendor's own names stay; a claim's or an operator's own is a name."""
+    return value if _RESOURCE.fullmatch(value) else masks.name("resource", value)
+
+
 def _serial(value: str | None, masks: Masks) -> str | None:
     return None if value is None else masks.digits("serial", value)
 
@@ -92,7 +102,9 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "missing": _word,
     },
     Workload: {
-        **dict.fromkeys(("kind", "runtime", "found_by", "missing"), _word),
+        **dict.fromkeys(("kind", "runtime", "found_by", "missing", "controller_kind"), _word),
+        "labels": _labels,
+        "controller": _named("controller"),
         "namespace": _named("namespace"),
         "pod": _named("pod"),
         "container": _named("container"),
@@ -107,7 +119,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
     Failure: {"part": _word, "reason": _word, "detail": _prose},
     Collected: {"name": _word, "error": _prose},
     Reading: {"supported": _keep, "raw": _raw},
-    Allocation: {"found_by": _word},
+    Allocation: {"found_by": _word, "resource": _resource},
     SourceInfo: {
         **dict.fromkeys(("name", "driver_version", "library_version", "cuda_version"), _word),
         "detail": _named("detail"),

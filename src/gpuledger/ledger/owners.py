@@ -1,0 +1,161 @@
+"""Who has each Device, for how long, and for how long without using it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuledger.model.devices import Device, Instance
+from gpuledger.model.process import GpuProcess, Usage
+from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
+from gpuledger.model.session import OwnerRow
+from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.workload import Workload
+
+# A pause longer than this (suspend, a hanging driver) is nobody's time.
+_LONGEST = 60.0
+# So long the names of a pod are waited for; then what it has is told as somebody's who is not known.
+_PATIENCE = 30.0
+
+Labels = tuple[str, ...]
+_NOBODY_KNOWN: Labels = ("unknown", "", "", "", "", "")
+
+
+@dataclass(slots=True)
+class _Tenure:
+    """One owner's time on one Device. `since` and `alive`, when he was last there, are source seconds."""
+
+    device: Device
+    labels: Labels
+    since: float
+    alive: float
+    processes: int | None = None
+    allocated: float = 0.0
+    held: float = 0.0
+
+    def take_over(self, other: _Tenure) -> None:
+        """What somebody gathered who turns out to be this owner."""
+        self.allocated += other.allocated
+        self.held += other.held
+        other.allocated = other.held = 0.0
+
+
+@dataclass(slots=True)
+class _Presence:
+    """One owner on one Device in one tick."""
+
+    allocated: bool = False
+    processes: list[GpuProcess] = field(default_factory=list)
+
+
+class OwnerTimes:
+    """Tenures of all owners; used by the tick thread alone.
+
+    One that has ended is told for `retention` seconds more, so that its last seconds are scraped. An owner of
+    whom only an id is known waits for his names: what he gathers until then is his when they come.
+    """
+
+    def __init__(self, retention: float) -> None:
+        self._retention = retention
+        self._tenures: dict[tuple[str, Labels], _Tenure] = {}
+        # By Device and by the ids of pod and container.
+        self._waiting: dict[tuple[str, Labels], _Tenure] = {}
+        self._elapsed: float | None = None
+
+    def post(self, snapshot: Snapshot) -> tuple[OwnerRow, ...]:
+        """Take in one tick, its processes named; answers who is to be told."""
+        now = snapshot.elapsed
+        since = 0.0 if self._elapsed is None else now - self._elapsed
+        self._elapsed = now
+        handed: dict[str, list[Workload]] = {}
+        for allocation in snapshot.allocations:
+            handed.setdefault(allocation.device.uuid, []).append(allocation.workload)
+        for reading in snapshot.holders:
+            there = self._present(reading, handed.get(reading.device.uuid, []), now)
+            for tenure, presence in there:
+                _spend(tenure, presence, reading, now, since if since <= _LONGEST else 0.0)
+        self._give_up(now)
+        self._end(now)
+        return tuple([self._row(tenure, now) for tenure in self._tenures.values()])
+
+    def _present(
+        self, reading: Reading, handed: list[Workload], now: float
+    ) -> list[tuple[_Tenure, _Presence]]:
+        found: dict[int, tuple[_Tenure, _Presence]] = {}
+
+        def presence(owner: Workload) -> _Presence:
+            tenure = self._tenure(reading.device, owner, now)
+            return found.setdefault(id(tenure), (tenure, _Presence()))[1]
+
+        for owner in handed:
+            presence(owner).allocated = True
+        for process in reading.processes or ():
+            presence(process.workload).processes.append(process)
+        return list(found.values())
+
+    def _tenure(self, device: Device, owner: Workload, now: float) -> _Tenure:
+        ids = (device.uuid, (owner.pod_uid, owner.container_id))
+        if owner.missing not in ("pod_name", "container_name"):
+            tenure = self._known(device, _labels(owner), now)
+            if ids in self._waiting:
+                tenure.take_over(self._waiting.pop(ids))
+            return tenure
+        waiting = self._waiting.setdefault(ids, _Tenure(device, _NOBODY_KNOWN, now, now))
+        if now - waiting.since < _PATIENCE:
+            return waiting
+        waiting.alive = now
+        return self._known(device, _NOBODY_KNOWN, now)
+
+    def _known(self, device: Device, labels: Labels, at: float) -> _Tenure:
+        tenure = self._tenures.setdefault((device.uuid, labels), _Tenure(device, labels, at, at))
+        tenure.device = device
+        return tenure
+
+    def _give_up(self, now: float) -> None:
+        """Names that have not come, or whose owner went without them."""
+        for ids, waiting in list(self._waiting.items()):
+            if waiting.alive != now:
+                del self._waiting[ids]
+            if (waiting.alive != now or now - waiting.since >= _PATIENCE) and (
+                waiting.allocated or waiting.held
+            ):
+                self._known(waiting.device, _NOBODY_KNOWN, waiting.alive).take_over(waiting)
+
+    def _end(self, now: float) -> None:
+        gone = [key for key, tenure in self._tenures.items() if now - tenure.alive > self._retention]
+        for key in gone:
+            del self._tenures[key]
+
+    def _row(self, tenure: _Tenure, now: float) -> OwnerRow:
+        present = tenure.alive == now
+        processes = tenure.processes if present else None
+        return OwnerRow(tenure.device, tenure.labels, present, processes, tenure.allocated, tenure.held)
+
+
+def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, since: float) -> None:
+    tenure.alive = now
+    tenure.processes = None if reading.processes is None else len(presence.processes)
+    if presence.allocated:
+        tenure.allocated += since
+    if _holds(reading, presence.processes):
+        tenure.held += since
+
+
+def _labels(owner: Workload) -> Labels:
+    user = "" if owner.kind == "pod" else owner.user
+    return (owner.kind, owner.namespace, owner.pod, owner.container, user, owner.job)
+
+
+def _holds(reading: Reading, processes: list[GpuProcess]) -> bool:
+    """Whether an owner that is there certainly did nothing; where nobody can tell he is not said to hold."""
+    if reading.processes is None or not reading.up:
+        return False
+    shares = [_share(process.usage) for process in processes]
+    if None not in shares:
+        return not any(shares)
+    # Under MIG the driver tells no shares, but what the Instance did as a whole.
+    return reading.get(ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION) == 0
+
+
+def _share(usage: Usage) -> float | None:
+    engines = (usage.sm, usage.encoder, usage.decoder, usage.jpeg, usage.ofa)
+    return max((share for share in engines if share is not None), default=None)

@@ -61,6 +61,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return known[hint]
     if origin in (UnionType, Union):
         return st.one_of([values(kind) for kind in inner])
+    if origin is tuple and inner[-1] is not ...:
+        return st.tuples(*[values(kind) for kind in inner])
     if origin is tuple:
         return st.lists(values(inner[0]), max_size=3).map(tuple)
     if origin is frozenset:

@@ -84,7 +84,10 @@ def secret_snapshot() -> Snapshot:
             Reading(cut, processes=rows, raw={"platform.host": "ssh-host-7", "note": "for melinda"}),
         ),
         source=SourceInfo("smi", False, "570.172.08", "12.570", "12.8", "ssh ssh-host-7 nvidia-smi"),
-        allocations=(Allocation(cut, pod, "kubelet", "greenhouse.example/gpu"), Allocation(cut, pod, "kubelet", "nvidia.com/gpu"),),
+        allocations=(
+            Allocation(cut, pod, "kubelet", "greenhouse.example/gpu"),
+            Allocation(cut, pod, "kubelet", "nvidia.com/gpu"),
+        ),
         xids=(XidEvent(card, 31, 1.0),),
         failures=(Failure("power", "GPU_IS_LOST", cut, f"{cut.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"),),
         collected=(Collected("processes", 0.25, "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down"),),

@@ -9,7 +9,7 @@ from gpuledger.model.process import GpuProcess, Usage
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import AWAITED, Workload
 
 # A pause longer than this (suspend, a hanging driver) is nobody's time.
 _LONGEST = 60.0
@@ -94,7 +94,7 @@ class OwnerTimes:
 
     def _tenure(self, device: Device, owner: Workload, now: float) -> _Tenure:
         ids = (device.uuid, (owner.pod_uid, owner.container_id))
-        if owner.missing not in ("pod_name", "container_name"):
+        if owner.missing not in AWAITED:
             tenure = self._known(device, _labels(owner), now)
             if ids in self._waiting:
                 tenure.take_over(self._waiting.pop(ids))

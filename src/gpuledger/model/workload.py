@@ -38,6 +38,9 @@ class Workload:
 
 UNKNOWN = Workload()
 
+# What is missing of an owner whose id is known: a name that a map may still bring.
+AWAITED = frozenset({"pod_name", "container_name"})
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import is_
+from typing import Protocol
 
-from gpuledger.model.process import GpuProcess, HostFacts, Start
+from gpuledger.model.devices import Device
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, Start
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import AWAITED, Allocation, Workload
 from gpuledger.workloads.cgroup import CgroupOwner, owner
 
 UserName = Callable[[int], str]
@@ -35,46 +38,114 @@ def workload(host: HostFacts, user_name: UserName = str) -> Workload:
     return _by_cgroup(found, user)
 
 
-class Workloads:
-    """Names Snapshots, tick after tick. Remembers each `(pid, start)` of the last Snapshot, and no other."""
+class Knowledge(Protocol):
+    """What the maps of owners know beyond a process's own cgroup. Nothing here may block."""
 
-    def __init__(self, user_name: UserName = str) -> None:
+    def moment(self) -> tuple[object, ...]:
+        """The values that answers rest on: while each is the same object, so are the answers."""
+
+    def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        """Devices as they were handed out; the same object while nothing changed."""
+
+    def join(self, found: Workload, handed: Sequence[Allocation], *, computes: bool) -> Workload:
+        """The owner, from what its cgroup told and to whom its Device was handed."""
+
+    def nudge(self) -> None:
+        """Somebody's name is still missing."""
+
+
+class Workloads:
+    """Names Snapshots, tick after tick. Remembers the processes of the last Snapshot, and no other.
+
+    Nothing is read or joined twice for a process while neither its Host's facts nor the maps change.
+    """
+
+    def __init__(self, user_name: UserName = str, knowledge: Knowledge | None = None) -> None:
         self._user_name = user_name
-        self._known: dict[tuple[int, Start], tuple[HostFacts, Workload]] = {}
+        self._knowledge = knowledge
+        self._found: dict[tuple[int, Start], tuple[HostFacts, Workload]] = {}
+        self._joined: dict[ProcessKey, tuple[Workload, Workload]] = {}
+        self._moment: tuple[object, ...] = ()
+        self._devices: tuple[Device, ...] = ()
 
     @property
     def remembered(self) -> int:
         """How many processes are held in memory."""
-        return len(self._known)
+        return len(self._found)
 
     def name(self, snapshot: Snapshot) -> Snapshot:
         """The Snapshot with the Workload of every process filled in; itself when all were already so."""
-        seen: dict[tuple[int, Start], tuple[HostFacts, Workload]] = {}
-        readings = tuple([self._name_reading(reading, seen) for reading in snapshot.readings])
-        self._known = seen
-        if all(new is old for new, old in zip(readings, snapshot.readings, strict=True)):
+        handed = snapshot.allocations
+        if self._knowledge is not None:
+            handed = self._knowledge.allocations(self._devices_of(snapshot))
+            moment = (*self._knowledge.moment(), handed)
+            if not _is_same(moment, self._moment):
+                self._moment, self._joined = moment, {}
+        turn = _Turn(self, handed)
+        readings = tuple([turn.reading(reading) for reading in snapshot.readings])
+        self._found, self._joined = turn.found, turn.joined
+        if self._knowledge is not None and turn.awaited:
+            self._knowledge.nudge()
+        if handed is snapshot.allocations and _is_same(readings, snapshot.readings):
             return snapshot
-        return replace(snapshot, readings=readings)
+        return replace(snapshot, readings=readings, allocations=handed)
 
-    def _name_reading(
-        self, reading: Reading, seen: dict[tuple[int, Start], tuple[HostFacts, Workload]]
-    ) -> Reading:
+    def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
+        devices = tuple([reading.device for reading in snapshot.readings])
+        if not _is_same(devices, self._devices):
+            self._devices = devices
+        return self._devices
+
+    def find(
+        self, process: GpuProcess, found: dict[tuple[int, Start], tuple[HostFacts, Workload]]
+    ) -> Workload:
+        """What the Host's facts tell of the owner, looked into once per process."""
+        key, host = (process.pid, process.host.start), process.host
+        entry = found.get(key) or self._found.get(key)
+        if entry is None or (entry[0] is not host and entry[0] != host):
+            entry = (host, workload(host, self._user_name))
+        found[key] = entry
+        return entry[1]
+
+    def join(self, process: GpuProcess, found: Workload, handed: Sequence[Allocation]) -> Workload:
+        """That joined with what the maps know, once per process and state of the maps."""
+        if self._knowledge is None or process.host.workload is not None:
+            return found
+        before = self._joined.get(process.key)
+        if before is not None and before[0] is found:
+            return before[1]
+        return self._knowledge.join(found, handed, computes=process.computes)
+
+
+class _Turn:
+    """Naming one Snapshot: what it came by, for the next one."""
+
+    def __init__(self, names: Workloads, handed: tuple[Allocation, ...]) -> None:
+        self._names = names
+        self._handed: dict[str, list[Allocation]] = {}
+        for item in handed:
+            self._handed.setdefault(item.device.uuid, []).append(item)
+        self.found: dict[tuple[int, Start], tuple[HostFacts, Workload]] = {}
+        self.joined: dict[ProcessKey, tuple[Workload, Workload]] = {}
+        self.awaited = False
+
+    def reading(self, reading: Reading) -> Reading:
         if not reading.processes:
             return reading
-        named = tuple([self._name_process(process, seen) for process in reading.processes])
-        if all(new is old for new, old in zip(named, reading.processes, strict=True)):
-            return reading
-        return replace(reading, processes=named)
+        handed = self._handed.get(reading.device.uuid, ())
+        named = tuple([self._process(process, handed) for process in reading.processes])
+        return reading if _is_same(named, reading.processes) else replace(reading, processes=named)
 
-    def _name_process(
-        self, process: GpuProcess, seen: dict[tuple[int, Start], tuple[HostFacts, Workload]]
-    ) -> GpuProcess:
-        key = (process.pid, process.host.start)
-        entry = seen.get(key) or self._known.get(key)
-        if entry is None or (entry[0] is not process.host and entry[0] != process.host):
-            entry = (process.host, workload(process.host, self._user_name))
-        seen[key] = entry
-        return process if process.workload == entry[1] else replace(process, workload=entry[1])
+    def _process(self, process: GpuProcess, handed: Sequence[Allocation]) -> GpuProcess:
+        found = self._names.find(process, self.found)
+        owner = self._names.join(process, found, handed)
+        self.joined[process.key] = (found, owner)
+        self.awaited = self.awaited or owner.missing in AWAITED
+        return process if process.workload == owner else replace(process, workload=owner)
+
+
+def _is_same(new: tuple[object, ...], old: tuple[object, ...]) -> bool:
+    return len(new) == len(old) and all(map(is_, new, old))
 
 
 def _by_cgroup(found: CgroupOwner, user: str) -> Workload:

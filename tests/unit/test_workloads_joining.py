@@ -68,7 +68,11 @@ def test_a_pod_is_named_by_its_uid_and_brings_its_labels_and_controller() -> Non
         # Replicas of a shared Device in one container are one answer, two pods are none.
         (NONE, (handed(), handed()), ("ml", "train-0", "main", "pod_resources", "")),
         (NONE, (handed(), handed("train-1")), ("", "", "", "cgroup", "pod_name")),
-        (NONE, (handed(container="a"), handed(container="b")), ("ml", "train-0", "", "pod_resources", "container_name")),
+        (
+            NONE,
+            (handed(container="a"), handed(container="b")),
+            ("ml", "train-0", "", "pod_resources", "container_name"),
+        ),
         # The checkpoint knows UIDs and no names.
         (NONE, (handed("", uid=UID),), ("", "", "", "cgroup", "pod_name")),
         (NONE, (), ("", "", "", "cgroup", "pod_name")),

@@ -89,7 +89,9 @@ def told(state: LedgerState) -> dict[tuple[str, ...], int]:
     counters |= {("total", uuid): joules for uuid, joules in energy.totals.items()}
     for row in energy.rows:
         process = row.process
-        name = ("row", process.device.uuid, str(process.pid), str(process.host.start.ticks), str(row.other))
+        start, owner = str(process.host.start.ticks), process.workload
+        who = (owner.namespace, owner.pod, owner.container, owner.pod_uid, owner.container_id)
+        name = ("row", process.device.uuid, str(process.pid), start, *who, str(row.other))
         counters[name] = row.millijoules
     return counters
 

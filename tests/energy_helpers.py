@@ -39,14 +39,14 @@ class Bench:
         self.card = card
         self.parts = parts
         self.limit = limit
-        self.epochs_closed = 0
         here = epoch or Epoch("boot")
         counter = Counter(here)
         if stored is not None:
-            before = Counter(stored_epoch or here, opening=0, booked=stored, last=stored, last_at=stored_at)
-            counter, verdict = before.resumed(here)
-            self.epochs_closed += verdict.epoch_closed
+            counter = Counter(stored_epoch or here, opening=0, booked=stored, last=stored, last_at=stored_at)
         self.book = GpuBook(card, counter, FloorBook(given_floors(empty, resident)))
+        self.posted = self.book.begin_epoch(here, UNIX)
+        if counter.epoch == here:
+            self.book.counter, _ = counter.resumed(here)
 
     def tick(
         self,
@@ -61,7 +61,9 @@ class Bench:
         accounting: Sequence[AccountingRecord] = (),
         fresh: bool = False,
     ) -> Posted:
-        """One tick. `fresh` makes it the beginning of an interval, as after a first move."""
+        """One tick, and what it posted last. `fresh` makes it the beginning of an interval, as after a first
+        move.
+        """
         values = {q.ENERGY: value, q.UTILIZATION: utilization, q.POWER_LIMIT_MAX: self.limit, q.POWER: power}
         told = {quantity: number for quantity, number in values.items() if number is not None}
         whole = reading(
@@ -92,7 +94,10 @@ class Bench:
                 running=True,
                 moved_at=at - 1,
             )
-        return self.book.post(at, UNIX + at, whole, cut, whole=True)  # type: ignore[return-value]  # asserted
+        now = self.book.post(at, UNIX + at, whole, cut, whole=True)
+        if not fresh:
+            self.posted += now
+        return now[-1] if now else None  # type: ignore[return-value]  # asserted
 
 
 def flat(posted: Posted) -> dict[object, int]:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence, Sized
 from itertools import pairwise
 
+import pytest
+
 from builders import gpu, process, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
@@ -209,3 +211,99 @@ def test_books_in_memory_alone_do_not_grow_with_the_processes_that_were() -> Non
         if generation in (299, 599):
             counts.append(entries(books.ledger._accounts))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("retention", [0.0, 0.5])
+def test_without_retention_the_living_are_told_and_the_dead_are_not(retention: float) -> None:
+    books = Books(retention=retention, zero_hold=2.0)
+    p = process(CARD, 1, workload=NAMED)
+    state = books.tick(p, seconds=10)
+    assert rows(state) == {"1": 800}
+    assert rows(books.tick(seconds=2)) == {}
+
+
+def latest(state: LedgerState) -> list[tuple[int | None, bool, int]]:
+    """Start, whether it lives, and joules of each row."""
+    return [(row.process.host.start.ticks, row.active, row.millijoules // 1000) for row in state.energy.rows]
+
+
+@pytest.mark.parametrize("workload", [NAMED, Workload("user", user="bob")])
+def test_the_row_of_a_reused_pid_begins_at_zero_whatever_its_old_owner_still_gets(workload: Workload) -> None:
+    books = Books(zero_hold=0.0)
+    books.tick(process(CARD, 1, ticks=1, workload=workload), seconds=10)
+    # Its last interval is booked in the tick that first shows the other one.
+    new = process(CARD, 1, ticks=2, started=10.0, workload=workload)
+    assert latest(books.tick(new)) == [(2, True, 0)]
+    assert latest(books.tick(new)) == [(2, True, 100)]
+
+
+def test_a_process_that_went_without_a_name_does_not_take_the_row_of_who_has_its_pid() -> None:
+    books = Books(zero_hold=0.0)
+    owner = Workload("user", user="bob")
+    books.tick(process(CARD, 1, ticks=1, workload=owner, missing="pod_name"), seconds=10)
+    new = process(CARD, 1, ticks=2, started=10.0, workload=owner)
+    state = books.tick(new, seconds=5)
+    assert latest(state) == [(2, True, 400)]
+
+
+def test_a_pid_that_no_list_has_is_one_session_and_one_row() -> None:
+    books = Books(zero_hold=0.0)
+    ended = 0
+    for _ in range(60):
+        at = round((books.second - 0.5) * 1e6)
+        values = {q.ENERGY: books.second * WATT * 1000, q.UTILIZATION: 0.5}
+        told = reading(CARD, values=values, samples=(UtilizationSample(77, at, 0.5, 0.0, 0.0, 0.0),))
+        state = books.ledger.post(
+            Snapshot(UNIX + books.second, float(books.second), SourceInfo("test"), (told,))
+        )
+        books.second += 1
+        assert_balance(state)
+        ended += len(books.ledger.sessions.ended)
+    (ghost,) = books.ledger.sessions.open()
+    assert (ended, ghost.process.pid, ghost.apportioned) == (0, 77, 58 * WATT * 1000)
+    assert {(row.process.pid, row.active) for row in state.energy.rows} == {(77, True)}
+    books.tick(seconds=2)
+    assert [one.process.pid for one in books.ledger.sessions.open()] == []
+
+
+def test_energy_of_a_gpu_is_told_as_zero_before_its_first_joule() -> None:
+    books = Books()
+    assert books.tick().energy.totals == {CARD.uuid: 0}
+
+
+def test_a_gpu_that_tells_neither_energy_nor_power_has_no_total() -> None:
+    ledger = Ledger(LedgerSettings())
+    state = ledger.post(Snapshot(UNIX, 0.0, SourceInfo("test"), (reading(CARD, values={}),)))
+    assert state.energy.totals == {}
+
+
+STAGES = [
+    ("gpuledger.ledger.sessions.Sessions.post"),
+    ("gpuledger.ledger.accounts.Accounts.post"),
+    ("gpuledger.ledger.accounts.Accounts._post_residents"),
+    ("gpuledger.ledger.accounts.Accounts._leave"),
+    ("gpuledger.ledger.states.DeviceStates.post"),
+    ("gpuledger.ledger.energy.gpu_book.book"),
+]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_posting_that_breaks_off_loses_no_joule(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(zero_hold=0.0)
+    a, b = process(CARD, 1, workload=NAMED), process(CARD, 2, workload=NAMED)
+    books.tick(a, b, seconds=10)
+
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError(stage)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stage, fails)
+        try:
+            books.tick(a)
+        except ZeroDivisionError:
+            books.second += 1
+    state = books.tick(a, seconds=5)
+    # The first second is nobody's business, the last one is not over.
+    assert state.energy.totals == {CARD.uuid: 14 * WATT * 1000}
+    told = sum(row.millijoules for row in state.energy.owners)
+    assert told == 14 * WATT * 1000

@@ -88,7 +88,7 @@ def test_e4_activity_of_which_nothing_is_seen_is_unattributed() -> None:
 def test_e5_a_reboot_while_we_were_down_opens_a_new_epoch_at_zero() -> None:
     """1,200 unobserved would even seem to balance."""
     bench = Bench(A, stored=5000, stored_at=900.0, stored_epoch=Epoch("boot-1"), epoch=Epoch("boot-2"))
-    assert bench.epochs_closed == 1
+    assert (bench.book.counter.life, bench.book.counter.opening) == (1, 0)
     assert bench.tick(20, 6200, []) is None
     posted = bench.tick(21, 6200 + 60, [])
     assert (posted.unobserved, posted.booked.delta) == (6260, 0)

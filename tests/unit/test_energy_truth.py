@@ -41,7 +41,7 @@ class Totals:
     def restart(self) -> None:
         """Go on as after a restart of the program: with what is stored, and nothing else."""
         kept = {
-            uuid: Stored(book.counter, book.floors.empty, book.floors.resident)
+            uuid: Stored(book.counter, {book.driver: (book.floors.empty, book.floors.resident)})
             for uuid, book in self.book.books.items()
         }
         self.book = EnergyBook(Floors(), stored=kept)
@@ -130,13 +130,17 @@ class Epochs:
     def watch(self, books: dict[str, GpuBook]) -> None:
         for uuid, book in books.items():
             before, now = self._now.get(uuid), book.counter
-            if before is not None and before.opening is not None and now.opening != before.opening:
-                self._closed[uuid] += before.booked - before.opening
+            if before is not None and before.opening is not None and now.life != before.life:
+                assert before.last is not None
+                self._closed[uuid] += before.last - before.opening
             self._now[uuid] = now
 
     def total(self, uuid: str) -> int:
         now = self._now[uuid]
-        return self._closed[uuid] + (now.booked - now.opening if now.opening is not None else 0)
+        pending = now.tail
+        if now.opening is None or now.last is None:
+            return self._closed[uuid]
+        return self._closed[uuid] + now.last - pending - now.opening
 
 
 step = st.tuples(st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.0, 70.0]), st.sampled_from([False] * 9 + [True]))

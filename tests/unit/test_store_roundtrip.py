@@ -185,21 +185,29 @@ def test_counters_of_gpus(
 
 @given(
     st.dictionaries(
-        st.tuples(st.just(CARD.uuid), st.booleans(), st.integers(0, 30_000), st.integers(0, 9000)),
+        st.tuples(
+            st.just(CARD.uuid),
+            st.sampled_from(["", "580.95.05"]),
+            st.booleans(),
+            st.integers(0, 30_000),
+            st.integers(0, 9000),
+        ),
         st.floats(0.1, 1e5),
         max_size=20,
     )
 )
 @settings(max_examples=15, deadline=None)
-def test_what_floors_were_learnt_from(drawn: dict[tuple[str, bool, int, int], float]) -> None:
+def test_what_floors_were_learnt_from(drawn: dict[tuple[str, str, bool, int, int], float]) -> None:
     entry = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
     # Newer than a week, or it would be forgotten by right: the clock of the journal stands at 0.
     kept = stored(Journal(gpus={CARD.uuid: entry}, floors=dict(drawn))).gpus[CARD.uuid]
-    for quiet, resident in ((kept.empty, False), (kept.resident, True)):
-        expected = sorted(
-            (day, step, seconds) for (_, kind, day, step), seconds in drawn.items() if kind == resident
-        )
-        assert sorted(quiet.stored()) == expected
+    told = {
+        (CARD.uuid, driver, resident, day, step): seconds
+        for driver, pair in kept.floors.items()
+        for resident, quiet in zip((False, True), pair, strict=True)
+        for day, step, seconds in quiet.stored()
+    }
+    assert told == drawn
 
 
 def test_an_instance_comes_back_with_its_gpu() -> None:

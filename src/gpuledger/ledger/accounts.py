@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from math import inf
 
-from gpuledger.ledger.energy.booking import MEASURED
+from gpuledger.ledger.energy.booking import INTEGRATED, MEASURED
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.journal import OWNERS, ROWS, Journal
 from gpuledger.ledger.kept import KeptGpu
 from gpuledger.ledger.ownership import Ownership
@@ -15,6 +17,8 @@ from gpuledger.ledger.told import Held, HeldSeries, Labels
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
 from gpuledger.model.workload import UNKNOWN
+
+log = logging.getLogger("gpuledger.ledger")
 
 PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
 OTHER = "other"
@@ -34,7 +38,8 @@ class Accounts:
         self._known: dict[ProcessKey, Ownership] = {}
         # Who stands behind a row, and as what process: a name that comes late makes another row.
         self._row_of: dict[Labels, tuple[Ownership, GpuProcess]] = {}
-        self._left: dict[ProcessKey, None] = {}
+        # Who has gone, and whether the store knows of him.
+        self._left: dict[ProcessKey, bool] = {}
 
     def post(
         self,
@@ -43,22 +48,32 @@ class Accounts:
         untold: frozenset[ProcessKey],
         now: float,
     ) -> None:
-        """Book the intervals of one tick. `alive` are its processes, named; `untold` those beyond the cap."""
+        """Book the intervals of one tick. `alive` are its processes, named; `untold` those beyond the cap.
+
+        Who was there before comes first: a new process under the same pid must not get his joules or his row.
+        """
+        for one in posted:
+            self._post_own(one, now)
+            self._post_residents(one, [him for him in one.residents if him.key not in alive], untold, now)
+        for key in [key for key in self._known if key not in alive]:
+            self._leave(key, untold, now)
         for key, process in alive.items():
             self._meet(key, process, untold, now)
         for one in posted:
-            self._post_own(one, now)
-            for resident in one.residents:
-                if resident.key not in self._known:
-                    self._meet(resident.key, resident.process, untold, now)
-                joules = one.booked.processes.get(resident.key, 0)
-                if joules:
-                    self._book(self._known[resident.key], one.booked.method, joules, untold, now)
-        for key in [key for key in self._known if key not in alive]:
-            self._leave(key, untold, now)
+            self._post_residents(one, [him for him in one.residents if him.key in alive], untold, now)
         self._owners.end(now)
         for labels in self._rows.end(now):
             self._row_of.pop(labels, None)
+
+    def _post_residents(
+        self, one: Posted, residents: list[Residence], untold: frozenset[ProcessKey], now: float
+    ) -> None:
+        for resident in residents:
+            if resident.key not in self._known:
+                self._meet(resident.key, resident.process, untold, now)
+            joules = one.booked.processes.get(resident.key, 0)
+            if joules:
+                self._book(self._known[resident.key], one.booked.method, joules, untold, now)
 
     def _meet(self, key: ProcessKey, process: GpuProcess, untold: frozenset[ProcessKey], now: float) -> None:
         ownership = self._known.get(key)
@@ -68,10 +83,8 @@ class Accounts:
             self._open(ownership, untold, now)
         if ownership.owner is not None:
             for method in ownership.methods:
-                self._owners.series[_owner_labels(ownership, method)].alive = now
-            labels = _row_labels(ownership, untold)
-            if labels in self._rows.series:
-                self._rows.series[labels].alive = now
+                self._owners.keep_alive(_owner_labels(ownership, method), now)
+            self._rows.keep_alive(_row_labels(ownership, untold), now)
 
     def _open(self, ownership: Ownership, untold: frozenset[ProcessKey], now: float) -> None:
         """The owner is known: its row begins, and it gets what waited."""
@@ -114,20 +127,31 @@ class Accounts:
         if ownership.owner is None:
             ownership.give_up()
             self._open(ownership, untold, now)
-        self._left[key] = None
+        self._left[key] = ownership.stored
 
     def _post_own(self, one: Posted, now: float) -> None:
         uuid, method = one.gpu.uuid, one.booked.method
         own = (
             (IDLE, method, one.booked.idle),
             (UNATTRIBUTED, method, one.booked.unattributed),
-            (UNOBSERVED, MEASURED, one.unobserved),
+            (UNOBSERVED, INTEGRATED if one.integrated else MEASURED, one.unobserved),
         )
         for account, by, joules in own:
             if joules:
-                self._owners.add((uuid, account, by, *_NOBODY), joules, now)
-                # A Gpu's own accounts do not end.
-                self._owners.series[uuid, account, by, *_NOBODY].alive = inf
+                self._give(uuid, account, by, joules, now)
+
+    def _give(self, uuid: str, account: str, method: str, joules: int, now: float) -> None:
+        labels = (uuid, account, method, *_NOBODY)
+        self._owners.add(labels, joules, now)
+        # A Gpu's own accounts do not end.
+        self._owners.series[labels].alive = inf
+
+    def balance(self, totals: Mapping[str, int], now: float) -> None:
+        """Make good a posting that broke off: what it took and gave to nobody is unobserved."""
+        for uuid, missing in self.state(totals, now).imbalance.items():
+            if missing > 0:
+                log.error("GPU %s: %d mJ of a posting that failed are booked as unobserved", uuid, missing)
+                self._give(uuid, UNOBSERVED, MEASURED, missing, now)
 
     def resume(self, gpu: KeptGpu, now: float) -> None:
         """Go on from what an earlier run told of a Gpu."""
@@ -141,12 +165,13 @@ class Accounts:
                 Counter(kept.waiting),
                 set(kept.methods),
                 changed=False,
+                stored=True,
             )
             self._known[kept.process.key] = owner
         self._owners.closed[gpu.uuid] += gpu.closed
         for one in gpu.series:
             held = Held(now - one.age, inf if one.lasting else now, one.millijoules, one.measured, one.number)
-            held.renamed = False
+            held.renamed, held.stored = False, True
             (self._owners if one.process is None else self._rows).series[one.labels] = held
             if one.process is not None:
                 self._row_of[one.labels] = self._behind(one.labels, one.process)
@@ -173,9 +198,9 @@ class Accounts:
             if ownership.changed:
                 ownership.changed = False
                 journal.owners[key] = ownership
-        for key in self._left:
+        for key, stored in self._left.items():
             if key not in self._known:
-                journal.leave(key)
+                journal.leave(key, stored=stored)
         self._left.clear()
 
     def keep_nothing(self) -> None:
@@ -191,9 +216,9 @@ class Accounts:
             book.changed.update(book.series)
             book.dropped.clear()
             for held in book.series.values():
-                held.renamed = True
+                held.renamed, held.stored = True, False
         for ownership in self._known.values():
-            ownership.changed = True
+            ownership.changed, ownership.stored = True, False
 
     @property
     def closed(self) -> Mapping[str, int]:

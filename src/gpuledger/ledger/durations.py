@@ -21,7 +21,8 @@ class Durations:
         self._told: dict[str, Distribution] = {}
 
     def add(self, uuid: str, seconds: float) -> None:
-        """Take in a Session that has ended."""
+        """Take in a Session that has ended; one over which the wall clock was set back counts as 0 s."""
+        seconds = max(seconds, 0.0)
         counts = self._counts.setdefault(uuid, [0] * (len(BOUNDS) + 1))
         counts[bisect_left(BOUNDS, seconds)] += 1
         self._sums[uuid] = self._sums.get(uuid, 0.0) + seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -57,10 +57,10 @@ class SeriesEntry(NamedTuple):
 class Journal:
     """Gathered tick by tick, written in one commit, then cleared. A failed commit leaves it to grow.
 
-    Objects are written as they are at the commit. `floors` is by Gpu uuid, resident or not, day and step.
-    `forgotten` is millijoules, by Gpu uuid and life of its counter, whose Spans are no more. `shift` is what
-    to add to times that an earlier run stored on its source's clock. `lost` counts Sessions let go because
-    the store was away for too long.
+    Objects are written as they are at the commit. `floors` is by Gpu uuid, driver version, resident or not,
+    day and step. `forgotten` is millijoules, by Gpu uuid and life of its counter, whose Spans are no more.
+    `shift` is what to add to times that an earlier run stored on its source's clock. `lost` counts Sessions
+    let go because the store was away for too long.
     """
 
     elapsed: float = 0.0
@@ -69,7 +69,7 @@ class Journal:
     devices: dict[str, Device] = field(default_factory=dict)
     gpus: dict[str, GpuEntry] = field(default_factory=dict)
     epochs: list[EpochEntry] = field(default_factory=list)
-    floors: dict[tuple[str, bool, int, int], float] = field(default_factory=dict)
+    floors: dict[tuple[str, str, bool, int, int], float] = field(default_factory=dict)
     sessions: dict[int, OpenSession] = field(default_factory=dict)
     spans: dict[int, Span] = field(default_factory=dict)
     series: dict[int, SeriesEntry] = field(default_factory=dict)
@@ -100,16 +100,18 @@ class Journal:
             self.next_series += 1
         self.series[held.number] = SeriesEntry(book, labels, held, process)
 
-    def drop_series(self, numbers: Iterable[int]) -> None:
-        """Series that have ended."""
-        for number in numbers:
+    def drop_series(self, ended: Mapping[int, bool]) -> None:
+        """Series that have ended, by number; those that never were stored leave no trace."""
+        for number, stored in ended.items():
             self.series.pop(number, None)
-            self.dropped.add(number)
+            if stored:
+                self.dropped.add(number)
 
-    def leave(self, key: ProcessKey) -> None:
+    def leave(self, key: ProcessKey, *, stored: bool) -> None:
         """A process whose owner is no longer waited for."""
         self.owners.pop(key, None)
-        self.left[key] = None
+        if stored:
+            self.left[key] = None
 
     def take_span(self, span: Span) -> None:
         """A Span that got something."""
@@ -144,7 +146,9 @@ class Journal:
         for span in self.spans.values():
             span.stored = True
         for entry in self.series.values():
-            entry.held.renamed = False
+            entry.held.renamed, entry.held.stored = False, True
+        for owner in self.owners.values():
+            owner.stored = True
         self.shift = 0.0
         for part in (self.devices, self.gpus, self.epochs, self.floors, self.sessions, self.spans):
             part.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import chain
 
@@ -32,6 +32,8 @@ class Keeper:
         self._base: Counter[str] = Counter()
         self._devices: dict[str, Device] = {}
         self._entries: dict[str, GpuEntry] = {}
+        # Millijoules in Spans since a Gpu's last entry, by life of its counter.
+        self._booked: Counter[tuple[str, int]] = Counter()
         self.journal = Journal()
 
     def resume(self, snapshot: Snapshot, totals: Counter[str]) -> None:
@@ -46,6 +48,11 @@ class Keeper:
                     self._base[kept.uuid] = kept.base
                     self._accounts.resume(kept, snapshot.elapsed)
 
+    @property
+    def absent(self) -> Collection[str]:
+        """Uuids of Gpus that are kept and not seen in this run yet: nothing of them may be opened anew."""
+        return self._waiting or ()
+
     def _begin(self, kept: Kept, snapshot: Snapshot) -> None:
         self._waiting = dict(kept.gpus)
         self._sessions.resume(kept.sessions, kept.following_session)
@@ -54,7 +61,7 @@ class Keeper:
         self.journal.shift = snapshot.elapsed - kept.elapsed
         self._energy.resume(
             {
-                gpu.uuid: Stored(_now(gpu, kept, snapshot), gpu.empty, gpu.resident, gpu.last_unix)
+                gpu.uuid: Stored(_now(gpu, kept, snapshot), gpu.floors, gpu.last_unix)
                 for gpu in kept.gpus.values()
             }
         )
@@ -63,10 +70,11 @@ class Keeper:
             for gpu in kept.gpus.values()
         }
 
-    def keep(
-        self, snapshot: Snapshot, posted: Iterable[Posted], totals: Counter[str]
-    ) -> tuple[Collected, bool]:
-        """After a posting: store what changed by it. See `Books.save` for the answer."""
+    def keep(self, snapshot: Snapshot, posted: list[Posted], totals: Counter[str]) -> tuple[Collected, bool]:
+        """After a posting: store what changed by it. See `Books.save` for the answer.
+
+        What is taken of `posted` is taken out of it, so that nothing is stored twice when something fails.
+        """
         anew = self._books.began_anew
         if anew:
             self._forget_stored()
@@ -75,10 +83,13 @@ class Keeper:
         self._take_devices(snapshot)
         sessions = self._sessions
         journal.take_sessions(chain(sessions.open(), sessions.ended, sessions.amended))
-        for one in posted:
-            life = self._energy.books[one.gpu.uuid].counter.life
-            for span in self._spans.post(one, life, sessions.number_of):
+        while posted:
+            one = posted[0]
+            for span in self._spans.post(one, one.life, sessions.number_of):
                 journal.take_span(span)
+            if not one.integrated:
+                self._booked[one.gpu.uuid, one.life] += one.millijoules
+            del posted[0]
         for book in self._energy.books.values():
             self._take_gpu(book, totals[book.gpu.uuid], snapshot.unix)
         self._accounts.take(journal)
@@ -104,11 +115,15 @@ class Keeper:
         if before == entry:
             return
         if before is not None and before.counter.life != book.counter.life:
-            self.journal.epochs.append(EpochEntry(uuid, before.counter, unix))
+            # With what the last posting still gave it: the joules of an interval that was open.
+            closing = before.counter.booked + self._booked[uuid, before.counter.life]
+            self.journal.epochs.append(EpochEntry(uuid, replace(before.counter, booked=closing), unix))
+        for key in [key for key in self._booked if key[0] == uuid]:
+            del self._booked[key]
         self._entries[uuid] = self.journal.gpus[uuid] = entry
         for resident, quiet in ((False, book.floors.empty), (True, book.floors.resident)):
             for day, step in quiet.changed:
-                self.journal.floors[uuid, resident, day, step] = quiet.days[day][step]
+                self.journal.floors[uuid, book.driver, resident, day, step] = quiet.days[day][step]
             quiet.changed.clear()
 
     def _forget_stored(self) -> None:

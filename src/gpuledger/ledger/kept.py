@@ -44,13 +44,13 @@ class KeptOwner:
 @dataclass(frozen=True, slots=True)
 class KeptGpu:
     """One Gpu's books. `total` is all millijoules since they were opened, `base` what was in them when the
-    exported counters last began at 0, `closed` what ended series had since then.
+    exported counters last began at 0, `closed` what ended series had since then. `floors` are those without
+    and with residents, by version of the driver.
     """
 
     uuid: str
     counter: Counter
-    empty: QuietPower
-    resident: QuietPower
+    floors: Mapping[str, tuple[QuietPower, QuietPower]]
     last_unix: float | None
     total: int
     base: int

@@ -45,6 +45,9 @@ class Ledger:
         self._durations = Durations()
         self._keeper = None if books is None else Keeper(books, self.sessions, self.energy, self._accounts)
         self._state = LedgerState()
+        # What has left the counters and is not in all books yet; the failed are of a posting that broke off.
+        self._posted: list[Posted] = []
+        self._failed: list[Posted] = []
 
     @property
     def state(self) -> LedgerState:
@@ -52,11 +55,25 @@ class Ledger:
         return self._state
 
     def post(self, snapshot: Snapshot) -> LedgerState:
-        """Book one Snapshot and answer the state after it."""
+        """Book one Snapshot and answer the state after it.
+
+        Should anything in it raise, no joule is lost by that: what had been taken from the counters is
+        unobserved in the next posting.
+        """
+        try:
+            return self._post(snapshot)
+        except Exception:
+            self._failed = [one.voided() for one in (*self._failed, *self._posted)]
+            self._posted = []
+            raise
+
+    def _post(self, snapshot: Snapshot) -> LedgerState:
         if self._keeper is not None:
             self._keeper.resume(snapshot, self._totals)
         untold = self._membership.post(snapshot, self.sessions.by_device)
-        posted = self.energy.post(snapshot)
+        posted = self._posted = self.energy.post(snapshot)
+        for one in posted:
+            self._totals[one.gpu.uuid] += one.millijoules
         self.sessions.post(snapshot, posted)
         energy = self._tell_energy(snapshot, posted, untold)
         self._states.post(snapshot)
@@ -80,23 +97,33 @@ class Ledger:
             state_seconds=seconds,
             owners=self._owners.post(snapshot),
         )
-        self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, posted, state)
+        self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, state)
+        self._posted, self._failed = [], []
         return self._state
 
-    def _keep(
-        self, keeper: Keeper, snapshot: Snapshot, posted: list[Posted], state: LedgerState
-    ) -> LedgerState:
-        part, may_be_shown = keeper.keep(snapshot, posted, self._totals)
+    def _keep(self, keeper: Keeper, snapshot: Snapshot, state: LedgerState) -> LedgerState:
+        if self._failed:
+            self._posted = self._failed + self._posted
+            self._failed = []
+        part, may_be_shown = keeper.keep(snapshot, self._posted, self._totals)
         energy = state.energy if may_be_shown else self._state.energy
         return replace(state, energy=energy, parts=(part,))
 
     def _tell_energy(
         self, snapshot: Snapshot, posted: list[Posted], untold: Mapping[str, frozenset[ProcessKey]]
     ) -> EnergyState:
-        for one in posted:
-            self._totals[one.gpu.uuid] += one.booked.delta + one.unobserved
         hidden = frozenset().union(*untold.values()) if untold else frozenset()
-        self._accounts.post(posted, self.sessions.alive(), hidden, snapshot.elapsed)
+        alive = self.sessions.alive()
+        if self._keeper is not None and self._keeper.absent:
+            # Sessions of a Gpu that is away are open, but their owners come back with the Gpu.
+            away = set(self._keeper.absent)
+            alive = {key: one for key, one in alive.items() if one.device.gpu.uuid not in away}
+        for book in self.energy.books.values():
+            if book.has_counter or book.power is not None:
+                self._totals.setdefault(book.gpu.uuid, 0)
+        self._accounts.post(posted, alive, hidden, snapshot.elapsed)
+        if self._failed:
+            self._accounts.balance(self._totals, snapshot.elapsed)
         if self._keeper is None:
             self._accounts.keep_nothing()
         return self._accounts.state(self._totals, snapshot.elapsed)

@@ -18,7 +18,8 @@ class Ownership:
 
     `process` is as last named; `shown` is the one whose labels are told, frozen together with the owner.
     `waiting` holds millijoules by method that no series has yet; `methods` are those that have one.
-    `changed` says that the store has not been told; `labels` are the told row's, once frozen.
+    `changed` says that the store has not been told, `stored` that it was once; `labels` are the told row's,
+    once frozen.
     """
 
     process: GpuProcess
@@ -29,6 +30,7 @@ class Ownership:
     waiting: Counter[str] = field(default_factory=Counter)
     methods: set[str] = field(default_factory=set)
     changed: bool = True
+    stored: bool = False
     labels: tuple[str, ...] | None = None
 
     def wait(self, method: str, millijoules: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.energy.counter import LONGEST
@@ -93,10 +94,13 @@ class Sessions:
     A Session ends when its Device's list was read and the process is not in it, or when the Device is gone
     from a whole Device list (a MIG instance taken apart). A list that failed ends nothing.
     An interval can outlast a process: what is booked late goes to the Session that ended, told in `amended`.
+    A process that no list ever had (a ghost) is known by its samples or records, and its Session lasts for as
+    long as its Gpu's intervals have it.
     """
 
     def __init__(self) -> None:
         self._open: dict[str, dict[ProcessKey, OpenSession]] = {}
+        self._ghosts: dict[ProcessKey, OpenSession] = {}
         self._elapsed: float | None = None
         self._late: dict[ProcessKey, tuple[OpenSession, float]] = {}
         self._next = 1
@@ -111,7 +115,7 @@ class Sessions:
 
     def number_of(self, key: ProcessKey) -> int:
         """The number of a process's Session, open or lately ended; KeyError for one that never was here."""
-        found = self._open.get(key[0], {}).get(key)
+        found = self._open.get(key[0], {}).get(key) or self._ghosts.get(key)
         return self._late[key][0].number if found is None else found.number
 
     @property
@@ -121,15 +125,19 @@ class Sessions:
 
     def open(self) -> Iterable[OpenSession]:
         """Every open Session."""
-        return (one for sessions in self._open.values() for one in sessions.values())
+        listed = (one for sessions in self._open.values() for one in sessions.values())
+        return chain(listed, self._ghosts.values())
 
     def alive(self) -> dict[ProcessKey, GpuProcess]:
         """The processes of the open Sessions, as last named."""
-        return {key: one.process for sessions in self._open.values() for key, one in sessions.items()}
+        return {one.process.key: one.process for one in self.open()}
 
     def post(self, snapshot: Snapshot, posted: Iterable[Posted] = ()) -> None:
         """Open, carry on and end Sessions by one Snapshot and what was booked with it."""
         seconds = 0.0 if self._elapsed is None else max(snapshot.elapsed - self._elapsed, 0.0)
+        if seconds > LONGEST:
+            # Nobody knows what it did while nobody looked (suspend, a driver that hung).
+            seconds = 0.0
         self._elapsed = snapshot.elapsed
         self.amended = []
         gone: dict[ProcessKey, OpenSession] = {}
@@ -141,6 +149,9 @@ class Sessions:
         if not snapshot.devices_failed:
             for uuid in self._open.keys() - here:
                 gone |= self._open.pop(uuid)
+            there = {reading.device.uuid for reading in snapshot.readings}
+            for key in [key for key in self._ghosts if key[0] not in there]:
+                gone[key] = self._ghosts.pop(key)
         for one in posted:
             self._book(one, gone)
         for session in gone.values():
@@ -179,6 +190,10 @@ class Sessions:
     def _book(self, posted: Posted, gone: dict[ProcessKey, OpenSession]) -> None:
         """Joules onto the Sessions that bore them; whoever no list ever had gets a Session by it."""
         measured = posted.booked.method == MEASURED
+        if posted.booked.delta:
+            present = {resident.key for resident in posted.residents}
+            for key in [key for key in self._ghosts if key[0] == posted.gpu.uuid and key not in present]:
+                gone[key] = self._ghosts.pop(key)
         for resident in posted.residents:
             session = self._session_of(resident, posted, gone)
             joules = posted.booked.processes.get(resident.key, 0)
@@ -195,12 +210,15 @@ class Sessions:
     ) -> OpenSession:
         key = resident.key
         session = self._open.get(key[0], {}).get(key) or gone.get(key)
+        begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
+        if session is None and key in self._ghosts:
+            session = self._ghosts[key]
+            session.last_seen = max(session.last_seen, ends)
         if session is None and key in self._late:
             session = self._late[key][0]
             self.amended.append(session)
         if session is None:
-            begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
-            session = gone[key] = self._new(resident.process, begins, ends)
+            session = self._ghosts[key] = self._new(resident.process, begins, ends)
         return session
 
     def _new(self, process: GpuProcess, first: float, last: float) -> OpenSession:

@@ -18,7 +18,7 @@ Labels = tuple[str, ...]
 class Held:
     """One series: whole millijoules, the measured ones among them; when it was born and when its owner was
     last alive, in the source's seconds. `number` is its name in the store, 0 before it has one; `renamed`
-    says that more than the millijoules is not stored yet.
+    says that more than the millijoules is not stored yet, `stored` whether anything is.
     """
 
     born: float
@@ -27,6 +27,7 @@ class Held:
     measured: int = 0
     number: int = 0
     renamed: bool = True
+    stored: bool = False
 
     def is_told(self, now: float, hold: float) -> bool:
         """Whether the page says all it has, or still 0."""
@@ -37,8 +38,9 @@ class Held:
 class HeldSeries:
     """Series by labels. `hold` and `retention` are seconds; `closed` sums, by uuid, what ended series had.
 
-    A series ends `retention` after its owner was last alive, but never before all it has was told for as long
-    as it was held back. `changed` and `dropped` (numbers) are what the store has not been told.
+    A series ends `retention` after its owner was last alive, but not while he is, and never before all it has
+    was told for as long as it was held back. `changed` and `dropped` (by number, whether it is stored) are
+    what the store has not been told.
     """
 
     hold: float
@@ -46,7 +48,7 @@ class HeldSeries:
     series: dict[Labels, Held] = field(default_factory=dict)
     closed: Counter[str] = field(default_factory=Counter)
     changed: set[Labels] = field(default_factory=set)
-    dropped: set[int] = field(default_factory=set)
+    dropped: dict[int, bool] = field(default_factory=dict)
 
     def open(self, labels: Labels, now: float) -> Held:
         """The series of these labels, born now if it is not there."""
@@ -64,6 +66,12 @@ class HeldSeries:
         held.measured += measured
         self.changed.add(labels)
 
+    def keep_alive(self, labels: Labels, now: float) -> None:
+        """Its owner is still there; a series that is not there stays away until something is booked to it."""
+        held = self.series.get(labels)
+        if held is not None:
+            held.alive = now
+
     def rename(self, labels: Labels) -> None:
         """Somebody else stands behind these labels now."""
         self.series[labels].renamed = True
@@ -74,7 +82,7 @@ class HeldSeries:
         gone = [
             labels
             for labels, held in self.series.items()
-            if now - held.alive >= self.retention and now - held.born >= 2 * self.hold
+            if held.alive < now and now - held.alive >= self.retention and now - held.born >= 2 * self.hold
         ]
         for labels in gone:
             self._close(labels)
@@ -90,7 +98,7 @@ class HeldSeries:
         self.closed[labels[0]] += held.millijoules
         self.changed.discard(labels)
         if held.number:
-            self.dropped.add(held.number)
+            self.dropped[held.number] = held.stored
 
     def told(self, now: float) -> Iterator[tuple[Labels, int, int]]:
         """Labels, millijoules and measured millijoules as the page says them."""

@@ -37,6 +37,10 @@ UNATTRIBUTED: Target = (1, ())
 
 _NANO = 1_000_000
 
+# Compute slices of a Gpu that can be cut (NVIDIA MIG User Guide, supported profiles).
+_SLICES = 7
+_FEWER_SLICES = (("A30", 4), ("RTX PRO", 4))
+
 
 @dataclass(slots=True)
 class Split:
@@ -77,12 +81,15 @@ def book(
     `integrated` says that the energy itself is an integral of power and no counter's: never measured.
     """
     active = evidence.busy or _samples_show_activity(evidence, everybody)
-    tenants = [one for one in everybody if not one.draws]
+    parts = set(evidence.instances)
+    tenants = [one for one in everybody if not one.draws and (not parts or one.process.device in parts)]
+    # Known by a record or a sample of the whole Gpu alone: on which Instance it was, nobody can say.
+    strays = bool(parts) and any(one.process.device not in parts for one in everybody)
     split = Split()
     floor = _floor(split, evidence, length, tenants, floors, delta * _NANO)
     rest = delta * _NANO - floor
     if rest:
-        _rest(split, evidence, tenants, everybody, rest, active=active)
+        _rest(split, evidence, tenants, everybody, rest, active=active or strays)
     processes = {_target(one): one.key for one in everybody}
     rounded = whole(delta, split.shares, _NANO)
     lone = _is_measured(evidence, tenants, everybody, rounded)
@@ -113,22 +120,17 @@ def _is_measured(
     everybody: Sequence[Residence],
     rounded: Mapping[Target, int],
 ) -> bool:
-    """Rule 6; and an interval with nobody at all in it, all of it idle, was not split either."""
+    """Rule 6; and an interval with nobody at all in it, all of it idle, was not split either.
+
+    Under MIG the driver tells no samples, so nothing that somebody was on is measured.
+    """
     if rounded.get(UNATTRIBUTED):
         return False
     if not everybody:
         return True
     if not evidence.samples_readable:
         return False
-    if evidence.instances and not _owns_every_sm(evidence, tenants):
-        return False
     return len(everybody) == len(tenants) == 1 and tenants[0].certain
-
-
-def _owns_every_sm(evidence: Evidence, tenants: Sequence[Residence]) -> bool:
-    devices = {one.process.device for one in tenants}
-    owned = sum(device.sm_count or 0 for device in devices)
-    return bool(evidence.gpu.sm_count) and owned == evidence.gpu.sm_count
 
 
 # Floor
@@ -187,7 +189,7 @@ def _floor_of_parts(
     for one in present:
         by_part[one.process.device].append(one)
     sms = part_sizes(evidence)
-    everything = max(evidence.gpu.sm_count or 0, sum(sms.values()))
+    everything = max(_whole(evidence), sum(sms.values()))
     taken = sum(sms[part] for part in sms if part in by_part)
     left = Fraction(span * empty)
     for part, size in sms.items():
@@ -201,10 +203,20 @@ def _floor_of_parts(
 
 def part_sizes(evidence: Evidence) -> dict[Instance, int]:
     """Multiprocessors by Instance; where the driver does not say, the slices of its profile (`3g` is 3)."""
-    counted = {part: part.sm_count or 0 for part in evidence.instances}
-    if all(counted.values()):
-        return counted
+    if _are_counted(evidence):
+        return {part: part.sm_count or 0 for part in evidence.instances}
     return {part: _slices(part.profile) for part in evidence.instances}
+
+
+def _are_counted(evidence: Evidence) -> bool:
+    return all(part.sm_count for part in evidence.instances)
+
+
+def _whole(evidence: Evidence) -> int:
+    """All that the Gpu has of what `part_sizes` tells, 0 where it does not tell."""
+    if _are_counted(evidence):
+        return evidence.gpu.sm_count or 0
+    return next((slices for name, slices in _FEWER_SLICES if name in evidence.gpu.name), _SLICES)
 
 
 def _slices(profile: str) -> int:

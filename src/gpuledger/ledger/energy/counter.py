@@ -28,6 +28,10 @@ class Epoch:
             return True
         return bool(self.driver_load and other.driver_load and self.driver_load != other.driver_load)
 
+    def or_known(self, other: Epoch) -> Epoch:
+        """The same life with the driver load that either of the two knows."""
+        return self if self.driver_load else other
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:
@@ -45,7 +49,8 @@ class Verdict:
 
     `closes`: an interval ends here with `delta` millijoules to be apportioned. `unobserved`: millijoules
     to book as unobserved. `fresh`: evidence gathered so far is void, a new interval starts here. `invalid`:
-    readings not believed. `epoch_closed`: the old epoch ended at its last good reading.
+    readings not believed. `epoch_closed`: the old epoch ended at its last good reading, and `tail` is what
+    was believed of it but not booked: unobserved, and the old epoch's.
     """
 
     closes: bool = False
@@ -54,6 +59,7 @@ class Verdict:
     fresh: bool = False
     invalid: int = 0
     epoch_closed: bool = False
+    tail: int = 0
 
 
 _NOTHING = Verdict()
@@ -90,8 +96,14 @@ class Counter:
         """
         calm = replace(self, running=False, moved_at=None, started_at=None, aside=None)
         if self.last is None or not epoch.differs(self.epoch):
-            return replace(calm, epoch=epoch), _NOTHING
-        return replace(_reborn(calm, epoch), last=None), Verdict(epoch_closed=True, fresh=True)
+            return replace(calm, epoch=epoch.or_known(self.epoch)), _NOTHING
+        closed = Verdict(epoch_closed=True, fresh=True, tail=self.tail)
+        return replace(_reborn(calm, epoch), last=None), closed
+
+    @property
+    def tail(self) -> int:
+        """Millijoules that were believed but are not booked: of the interval that is open."""
+        return 0 if self.opening is None or self.last is None else self.last - self.booked
 
     def read(self, tick: Tick) -> tuple[Counter, Verdict]:
         """Take in one reading."""
@@ -123,20 +135,21 @@ class Counter:
             # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
             reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
             after, verdict = replace(reborn, last=value, last_at=at, running=True)._believed(tick)
-            return after, replace(verdict, epoch_closed=True, fresh=True)
+            return after, replace(verdict, epoch_closed=True, fresh=True, tail=self.tail)
         # Higher than any power could have made it: another counter altogether. Nothing is known of the leap.
         leapt = replace(
             self,
             aside=None,
-            opening=tick.value,
-            booked=tick.value,
+            opening=value,
+            booked=tick.value if tick.good_lists else value,
             last=tick.value,
             last_at=tick.at,
             started_at=tick.at if tick.good_lists else None,
             moved_at=tick.at,
             life=self.life + 1,
         )
-        return leapt, Verdict(epoch_closed=True, fresh=True, invalid=1)
+        since = leapt.booked - value
+        return leapt, Verdict(epoch_closed=True, fresh=True, invalid=1, unobserved=since, tail=self.tail)
 
     def _believed(self, tick: Tick) -> tuple[Counter, Verdict]:
         if tick.value == self.last or not self.running:

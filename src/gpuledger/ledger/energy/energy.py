@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.counter import Counter, Epoch
@@ -21,6 +22,8 @@ from gpuledger.model.quantities import (
 )
 from gpuledger.model.snapshot import Reading, Snapshot
 
+log = logging.getLogger("gpuledger.ledger")
+
 WANTS: frozenset[Quantity] = frozenset(
     {ENERGY, ENGINE_ACTIVITY, POWER, POWER_LIMIT, POWER_LIMIT_MAX, UTILIZATION}
 )
@@ -28,11 +31,12 @@ WANTS: frozenset[Quantity] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is kept of a Gpu over restarts: its counter, and what its floors were learnt from."""
+    """What is kept of a Gpu over restarts: its counter, and what its floors were learnt from, without and
+    with residents, by version of the driver.
+    """
 
     counter: Counter
-    empty: QuietPower = field(default_factory=QuietPower)
-    resident: QuietPower = field(default_factory=QuietPower)
+    floors: Mapping[str, tuple[QuietPower, QuietPower]] = field(default_factory=dict)
     last_unix: float | None = None
 
 
@@ -52,7 +56,6 @@ class EnergyBook:
         self._policy = policy
         self._stored = dict(stored or {})
         self.books: dict[str, GpuBook] = {}
-        self.epochs_closed = 0
 
     @property
     def invalid(self) -> int:
@@ -64,8 +67,11 @@ class EnergyBook:
         self._stored = dict(stored)
 
     def post(self, snapshot: Snapshot) -> list[Posted]:
-        """Book one Snapshot; answers what went into the books."""
-        epoch = Epoch(snapshot.boot_id, snapshot.driver_load)
+        """Book one Snapshot; answers what went into the books.
+
+        A Gpu whose posting fails loses no energy: its counter stays where it was, and what it shows at the
+        next posting is unobserved.
+        """
         parts: dict[Gpu, list[Reading]] = {}
         for reading in snapshot.readings:
             if isinstance(reading.device, Instance):
@@ -73,34 +79,45 @@ class EnergyBook:
         posted = []
         for reading in snapshot.readings:
             if isinstance(reading.device, Gpu):
-                book = self._book(reading.device, epoch)
-                one = book.post(
-                    snapshot.elapsed,
-                    snapshot.unix,
-                    reading,
-                    parts.get(reading.device, ()),
-                    whole=not snapshot.devices_failed,
-                )
-                if one is not None:
-                    posted.append(one)
+                book = self._book(reading.device, snapshot)
+                before = book.counter
+                try:
+                    posted += book.begin_epoch(_epoch(snapshot), snapshot.unix)
+                    before = book.counter
+                    posted += book.post(
+                        snapshot.elapsed,
+                        snapshot.unix,
+                        reading,
+                        parts.get(reading.device, ()),
+                        whole=not snapshot.devices_failed,
+                    )
+                except Exception:
+                    log.exception("the energy of GPU %s could not be apportioned", reading.device.uuid)
+                    book.counter, book.evidence = replace(before, started_at=None), None
         return posted
 
-    def _book(self, gpu: Gpu, epoch: Epoch) -> GpuBook:
+    def _book(self, gpu: Gpu, snapshot: Snapshot) -> GpuBook:
         book = self.books.get(gpu.uuid)
+        driver = snapshot.source.driver_version
         if book is None:
-            book = self.books[gpu.uuid] = self._open(gpu, epoch)
-        elif epoch.differs(book.counter.epoch):
-            # The driver was loaded anew while we watched.
-            book.counter, verdict = book.counter.resumed(epoch)
-            book.evidence = None
-            self.epochs_closed += verdict.epoch_closed
+            book = self.books[gpu.uuid] = self._open(gpu, _epoch(snapshot), driver)
+        elif driver and driver != book.driver:
+            # What one driver idles at says nothing of another.
+            book.driver, book.floors = driver, FloorBook(self._given)
         return book
 
-    def _open(self, gpu: Gpu, epoch: Epoch) -> GpuBook:
+    def _open(self, gpu: Gpu, epoch: Epoch, driver: str) -> GpuBook:
         kept = self._stored.pop(gpu.uuid, None)
         if kept is None:
-            return GpuBook(gpu, Counter(epoch), FloorBook(self._given), self._policy)
-        counter, verdict = kept.counter.resumed(epoch)
-        self.epochs_closed += verdict.epoch_closed
-        floors = FloorBook(self._given, kept.empty, kept.resident)
-        return GpuBook(gpu, counter, floors, self._policy, seen_unix=kept.last_unix)
+            return GpuBook(gpu, Counter(epoch), FloorBook(self._given), self._policy, driver)
+        empty, resident = kept.floors.get(driver) or (QuietPower(), QuietPower())
+        floors = FloorBook(self._given, empty, resident)
+        book = GpuBook(gpu, kept.counter, floors, self._policy, driver, seen_unix=kept.last_unix)
+        if not epoch.differs(kept.counter.epoch):
+            # Another run of this program, but not of the counter.
+            book.counter, _ = kept.counter.resumed(epoch)
+        return book
+
+
+def _epoch(snapshot: Snapshot) -> Epoch:
+    return Epoch(snapshot.boot_id, snapshot.driver_load)

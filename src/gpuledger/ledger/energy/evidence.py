@@ -25,7 +25,9 @@ class Evidence:
     """Everything that rules 3 to 6 look at, for the interval that began at `began`.
 
     `offset` turns the driver's microseconds into the source's seconds. `activity` holds the time-weighted
-    activity of Instances (`seconds x ratio`), None once any tick could not tell it.
+    activity of Instances (`seconds x ratio`) until `activity_at`, None once any tick could not tell it.
+    `records` are by pid and by when they began: a pid can be used twice. `ghosts` are, by pid, the processes
+    that no list had in the interval before this one.
     """
 
     gpu: Gpu
@@ -35,9 +37,14 @@ class Evidence:
     samples: list[UtilizationSample] = field(default_factory=list)
     samples_readable: bool = True
     busy: bool = False
-    records: dict[int, AccountingRecord] = field(default_factory=dict)
+    records: dict[int, dict[float, AccountingRecord]] = field(default_factory=dict)
+    ghosts: Mapping[int, GpuProcess] = field(default_factory=dict)
     activity: dict[Instance, float] | None = field(default_factory=dict)
     offset: float = 0.0
+    activity_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.activity_at = self.first.at
 
     @property
     def began(self) -> float:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, Policy, book
-from gpuledger.ledger.energy.counter import LONGEST, Counter, Tick, Verdict
+from gpuledger.ledger.energy.counter import LONGEST, Counter, Epoch, Tick, Verdict
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, is_activity
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorBook, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import (
     ENERGY,
     ENGINE_ACTIVITY,
@@ -23,6 +24,7 @@ from gpuledger.model.snapshot import Reading
 
 # The driver's sample buffer reaches back this far at most; clocks of one machine differ by less than that.
 _OLDEST_SAMPLE = 60.0
+_NOTHING = Booked(0, MEASURED, 0, 0, {})
 _SKEW = 0.5
 
 
@@ -30,8 +32,9 @@ _SKEW = 0.5
 class Posted:
     """What one tick put into the books of a Gpu: an interval, or energy that nobody observed.
 
-    Times are unix seconds; `floors` are those reckoned with; `residents` is everybody who was there.
-    `integrated` marks energy that is an integral of power: it is part of no epoch of the counter.
+    Times are unix seconds; `floors` are those reckoned with; `residents` is everybody who was there. `life`
+    is the epoch of the counter that it is part of; `integrated` marks energy that is an integral of power,
+    and part of no epoch.
     """
 
     gpu: Gpu
@@ -39,26 +42,41 @@ class Posted:
     ends: float
     booked: Booked
     unobserved: int = 0
+    life: int = 0
     floors: Floors = field(default_factory=Floors)
     residents: tuple[Residence, ...] = ()
     integrated: bool = False
+
+    @property
+    def millijoules(self) -> int:
+        """Everything that it put into the books."""
+        return self.booked.delta + self.unobserved
+
+    def voided(self) -> Posted:
+        """The same energy as nobody's who is known: it could not be posted otherwise."""
+        return replace(self, booked=_NOTHING, unobserved=self.millijoules, residents=())
 
 
 @dataclass(slots=True)
 class GpuBook:
     """State of one Gpu between ticks. `counter` and `floors` are what is stored over restarts.
 
-    `invalid` counts readings not believed. `integral` is power integrated since the open interval began, in
-    millijoules, for Gpus whose counter is missing or frozen.
+    `driver` is the version that the floors were learnt under. `invalid` counts readings not believed.
+    `integral` is power integrated since the open interval began or the counter moved, in millijoules, for
+    Gpus whose counter is missing or frozen. `still_since` is when the counter was first read or last moved in
+    this run. `ghosts` are, by pid, the processes of the last interval that no list had.
     """
 
     gpu: Gpu
     counter: Counter
     floors: FloorBook
     policy: Policy = Policy.APPORTIONED
+    driver: str = ""
     evidence: Evidence | None = None
     invalid: int = 0
-    has_counter: bool = False
+    has_counter: bool = field(init=False)
+    still_since: float | None = None
+    ghosts: dict[int, GpuProcess] = field(default_factory=dict)
     frozen: bool = False
     integral: float = 0.0
     began_unix: float = 0.0
@@ -67,9 +85,24 @@ class GpuBook:
     power: tuple[float, float] | None = None
     seen_unix: float | None = None
 
+    def __post_init__(self) -> None:
+        # One that failed to answer after a restart is not one that the Gpu does not have.
+        self.has_counter = self.counter.last is not None
+
+    def begin_epoch(self, epoch: Epoch, unix: float) -> list[Posted]:
+        """Go on in this epoch: another one when the driver was loaded anew, else the same, known better."""
+        before = self.counter
+        if not epoch.differs(before.epoch):
+            if epoch.driver_load and not before.epoch.driver_load:
+                self.counter = replace(before, epoch=epoch)
+            return []
+        self.counter, verdict = before.resumed(epoch)
+        self.evidence = None
+        return self._tail(verdict, before, unix)
+
     def post(
         self, at: float, unix: float, reading: Reading, parts: Sequence[Reading], *, whole: bool
-    ) -> Posted | None:
+    ) -> list[Posted]:
         """Take in one tick: the Gpu's reading and its Instances' (empty without MIG).
 
         `whole` is false when the Devices could not all be listed.
@@ -102,14 +135,15 @@ class GpuBook:
             newest = max(sample.at for sample in reading.samples) / 1e6
             self.offset = _offset(newest, at, unix, self.offset)
         evidence = self.evidence
+        if evidence is not None and at - evidence.began > 2 * LONGEST:
+            # Nobody will be billed by it any more: it only grows.
+            evidence = self.evidence = None
         if evidence is None:
             return
         evidence.offset = self.offset or 0.0
-        evidence.records |= {
-            record.pid: record
-            for record in reading.accounting
-            if record.ended is None or record.ended >= evidence.began
-        }
+        for record in reading.accounting:
+            if record.ended is None or record.ended >= evidence.began:
+                evidence.records.setdefault(record.pid, {})[record.began] = record
         if reading.samples is None or parts:
             evidence.samples_readable = False
         else:
@@ -126,7 +160,7 @@ class GpuBook:
         return drawing and (reading.get(UTILIZATION) or 0.0) < 0.05
 
     def _gather_activity(self, at: float, evidence: Evidence, parts: Sequence[Reading]) -> None:
-        since = evidence.between[-1].at if evidence.between else evidence.began
+        since, evidence.activity_at = evidence.activity_at, at
         for part in parts:
             ratio = part.get(ENGINE_ACTIVITY)
             if ratio is None or evidence.activity is None or not isinstance(part.device, Instance):
@@ -144,33 +178,57 @@ class GpuBook:
         sighting: Sighting,
         *,
         good: bool,
-    ) -> Posted | None:
+    ) -> list[Posted]:
         energy = reading.get(ENERGY)
         if energy is None:
             if self.has_counter or not good or self.power is None:
-                return None
+                return []
             return self._close_integrated(at, unix, parts, sighting)
         self.has_counter = True
         limit = reading.get(POWER_LIMIT_MAX) or reading.get(POWER_LIMIT)
         before = self.counter
         self.counter, verdict = before.read(Tick(at, int(energy), good, limit))
         self.invalid += verdict.invalid
-        if self.frozen and self.counter.moved_at == before.moved_at:
-            return self._close_integrated(at, unix, parts, sighting) if good else None
+        moved = self.counter.moved_at != before.moved_at
+        if self.still_since is None or moved:
+            self.still_since = at
+        if self.frozen and not moved:
+            return self._close_integrated(at, unix, parts, sighting) if good else []
         if self.frozen:
             return self._thaw(at, unix, parts, sighting, good=good)
         if self._is_frozen(at, good=good):
-            self.frozen = True
-            return self._close_integrated(at, unix, parts, sighting)
-        return self._act(verdict, at, unix, parts, sighting)
+            return self._freeze(at, unix, parts, sighting)
+        if moved and not verdict.closes:
+            # What the counter told is not to be had from power once more.
+            self.integral = 0.0
+        return self._tail(verdict, before, unix) + self._act(verdict, at, unix, parts, sighting)
 
     def _is_frozen(self, at: float, *, good: bool) -> bool:
-        still = self.counter.moved_at is not None and at - self.counter.moved_at >= LONGEST
+        still = self.still_since is not None and at - self.still_since >= LONGEST
         return good and still and self.power is not None and self.power[0] > 0
+
+    def _freeze(self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting) -> list[Posted]:
+        """From its last move on, power stands in for the counter."""
+        self.frozen = True
+        before = self.counter
+        verdict = Verdict(tail=before.tail)
+        if before.last is not None:
+            self.counter = replace(before, booked=before.last)
+        if verdict.tail:
+            # Then what is integrated is not the power of the whole interval: it teaches nothing.
+            self.quiet_since = None
+        return self._tail(verdict, before, unix) + self._close_integrated(at, unix, parts, sighting)
+
+    def _tail(self, verdict: Verdict, before: Counter, unix: float) -> list[Posted]:
+        """What was believed of an interval that cannot be closed any more: nobody's, in its own epoch."""
+        if not verdict.tail:
+            return []
+        began = self.seen_unix if self.seen_unix is not None else unix
+        return [Posted(self.gpu, min(began, unix), unix, _NOTHING, verdict.tail, before.life)]
 
     def _thaw(
         self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting, *, good: bool
-    ) -> Posted | None:
+    ) -> list[Posted]:
         """The counter moves again: an epoch of its own begins where it now stands."""
         self.frozen = False
         here = self.counter.last or 0
@@ -185,7 +243,7 @@ class GpuBook:
             refresh=self.counter.refresh,
             life=self.counter.life + 1,
         )
-        return self._close_integrated(at, unix, parts, sighting) if good else None
+        return self._close_integrated(at, unix, parts, sighting) if good else []
 
     def _act(
         self,
@@ -194,15 +252,14 @@ class GpuBook:
         unix: float,
         parts: Sequence[Reading],
         sighting: Sighting,
-    ) -> Posted | None:
-        posted = None
+    ) -> list[Posted]:
+        posted = []
         if verdict.closes:
-            posted = self._booked(at, unix, verdict.delta, parts, sighting, integrated=False)
+            posted.append(self._booked(at, unix, verdict.delta, parts, sighting, integrated=False))
         elif verdict.unobserved:
             began = self.seen_unix if self.seen_unix is not None else unix
-            posted = Posted(
-                self.gpu, min(began, unix), unix, Booked(0, MEASURED, 0, 0, {}), unobserved=verdict.unobserved
-            )
+            life = self.counter.life
+            posted.append(Posted(self.gpu, min(began, unix), unix, _NOTHING, verdict.unobserved, life))
         if verdict.epoch_closed:
             self.evidence = None
         if self.counter.started_at == at:
@@ -211,15 +268,15 @@ class GpuBook:
 
     def _close_integrated(
         self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting
-    ) -> Posted | None:
-        posted = None
+    ) -> list[Posted]:
+        posted = []
+        millijoules = int(self.integral)
         if self.evidence is not None:
-            if at - self.evidence.began > LONGEST * 2:
-                posted = Posted(
-                    self.gpu, self.began_unix, unix, Booked(0, MEASURED, 0, 0, {}), integrated=True
-                )
-            else:
-                posted = self._booked(at, unix, int(self.integral), parts, sighting, integrated=True)
+            posted.append(self._booked(at, unix, millijoules, parts, sighting, integrated=True))
+        elif millijoules:
+            # Power was told, but for too long not who was there.
+            began = self.seen_unix if self.seen_unix is not None else unix
+            posted.append(Posted(self.gpu, min(began, unix), unix, _NOTHING, millijoules, integrated=True))
         # What is less than a millijoule stays for the next interval.
         left = self.integral % 1
         self._begin(unix, parts, sighting)
@@ -228,7 +285,7 @@ class GpuBook:
 
     def _begin(self, unix: float, parts: Sequence[Reading], sighting: Sighting) -> None:
         instances = tuple(part.device for part in parts if isinstance(part.device, Instance))
-        self.evidence = Evidence(self.gpu, sighting, instances, offset=self.offset or 0.0)
+        self.evidence = Evidence(self.gpu, sighting, instances, offset=self.offset or 0.0, ghosts=self.ghosts)
         self.integral = 0.0
         self.began_unix = unix
         self.seen_unix = unix
@@ -247,6 +304,8 @@ class GpuBook:
         assert evidence is not None
         length = round((at - evidence.began) * 1e6)
         everybody = residences(evidence, sighting, unix)
+        listed = evidence.seen(sighting)
+        self.ghosts = {one.process.pid: one.process for one in everybody if one.key not in listed}
         floors = self.floors.floors
         if tuple(part.device for part in parts) != evidence.instances:
             # Cut anew meanwhile: who had which SMs in this interval cannot be said.
@@ -261,6 +320,7 @@ class GpuBook:
             self.began_unix,
             unix,
             booked,
+            life=self.counter.life,
             floors=floors,
             residents=tuple(everybody),
             integrated=integrated,

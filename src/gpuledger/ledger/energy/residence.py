@@ -22,6 +22,9 @@ from gpuledger.model.process import (
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 
+# Clocks of one machine that tell the start of one process differ by less than this, in seconds.
+_SKEW = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Residence:
@@ -56,8 +59,11 @@ def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residenc
     drawing = evidence.graphics_pids(everybody)
     servers = _servers_with_clients(everybody)
     shared = _split_over_clients(worked, servers, everybody)
+    records = _records_by_process(evidence, everybody, unix - last.at)
     found = [
-        _residence(process, evidence, last, unix, worked.get(key, []), shared.get(key, 0), drawing)
+        _residence(
+            process, evidence, last, unix, worked.get(key, []), shared.get(key, 0), drawing, records.get(key)
+        )
         for key, process in everybody.items()
         if key not in servers
     ]
@@ -77,11 +83,9 @@ def _samples_by_process(
     by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
     for key in everybody:
         by_pid[key[1]].append(key)
-    for pid in {sample.pid for sample in evidence.samples} | set(evidence.records):
-        if pid not in by_pid:
-            ghost = _ghost(evidence, pid, last, unix)
-            everybody[ghost.key] = ghost
-            by_pid[pid].append(ghost.key)
+    for ghost in _ghosts(evidence, by_pid, last, unix):
+        everybody[ghost.key] = ghost
+        by_pid[ghost.pid].append(ghost.key)
     samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
         samples[sample.pid].append(sample)
@@ -97,17 +101,59 @@ def _samples_by_process(
     return found
 
 
+def _records_by_process(
+    evidence: Evidence, everybody: Iterable[ProcessKey], shift: float
+) -> dict[ProcessKey, AccountingRecord]:
+    """The newest record of each process."""
+    if not evidence.records:
+        return {}
+    by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
+    for key in everybody:
+        by_pid[key[1]].append(key)
+    found: dict[ProcessKey, AccountingRecord] = {}
+    for pid, records in evidence.records.items():
+        for _, record in sorted(records.items()):
+            owner = _of_record(by_pid[pid], record, shift)
+            if owner is not None:
+                found[owner] = record
+    return found
+
+
 def _lived_at(keys: list[ProcessKey], unix: float) -> ProcessKey:
     """Which of the processes that had this pid: the latest that had begun."""
     begun = [key for key in keys if key[2].unix <= unix]
     return max(begun or keys, key=lambda key: key[2].unix if begun else -key[2].unix)
 
 
-def _ghost(evidence: Evidence, pid: int, last: Sighting, unix: float) -> GpuProcess:
-    record = evidence.records.get(pid)
-    began = evidence.began if record is None else record.began
-    at = unix - last.at + began
+def _ghosts(
+    evidence: Evidence, by_pid: Mapping[int, list[ProcessKey]], last: Sighting, unix: float
+) -> list[GpuProcess]:
+    """Processes that no list has: those of records that fit none that is listed, and of samples."""
+    shift = unix - last.at
+    found: dict[int, list[GpuProcess]] = defaultdict(list)
+    for pid, records in evidence.records.items():
+        for record in records.values():
+            if _of_record(by_pid.get(pid, ()), record, shift) is None:
+                found[pid].append(_ghost(evidence, pid, record.began, shift))
+    for pid in {sample.pid for sample in evidence.samples} - by_pid.keys() - found.keys():
+        found[pid].append(_ghost(evidence, pid, evidence.began, shift))
+    return [ghost for ghosts in found.values() for ghost in ghosts]
+
+
+def _ghost(evidence: Evidence, pid: int, began: float, shift: float) -> GpuProcess:
+    """One that lasts over intervals keeps its identity: it is known from when it was first noticed."""
+    before = evidence.ghosts.get(pid)
+    if before is not None and began <= evidence.began:
+        return before
+    at = shift + began
     return GpuProcess(evidence.gpu, pid, HostFacts(Start("", None, at, seen=round(at, 3)), missing="exited"))
+
+
+def _of_record(keys: Iterable[ProcessKey], record: AccountingRecord, shift: float) -> ProcessKey | None:
+    """Which of the processes that had its pid an accounting record is of: the latest that had begun."""
+    at = record.began + shift + _SKEW
+    begun = [key for key in keys if key[2].ticks is None or key[2].unix <= at]
+    return max(begun, key=lambda key: key[2].unix, default=None)
 
 
 def _servers_with_clients(everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[ProcessKey]:
@@ -148,6 +194,7 @@ def _residence(
     samples: list[UtilizationSample],
     extra: int,
     drawing: frozenset[int],
+    record: AccountingRecord | None,
 ) -> Residence:
     key = process.key
     work = _work(samples) + extra
@@ -156,7 +203,6 @@ def _residence(
     if at_begin and at_end:
         length = _microseconds(last.at - evidence.began)
         return Residence(process, 0, length, work, certain=True, draws=draws)
-    record = evidence.records.get(process.pid)
     times = sorted(_seconds(sample, evidence) for sample in samples)
     begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
     ends = last.at if at_end else _end(key, evidence, last, record, times, begins)

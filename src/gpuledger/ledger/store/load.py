@@ -31,8 +31,10 @@ def load(connection: Connection) -> Kept:
         gpus[uuid] = KeptGpu(
             uuid,
             _counter(row),
-            QuietPower.restored(floors[uuid, 0]),
-            QuietPower.restored(floors[uuid, 1]),
+            {
+                driver: (QuietPower.restored(quiet[0]), QuietPower.restored(quiet[1]))
+                for driver, quiet in floors[uuid].items()
+            },
             last_unix,
             total,
             base,
@@ -61,10 +63,14 @@ def _counter(row: Row) -> Counter:
     return Counter(epoch, opening, booked, last, last_at, refresh=refresh, life=life)
 
 
-def _floors(connection: Connection) -> dict[tuple[str, int], list[tuple[int, int, float]]]:
-    found: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
-    for uuid, resident, day, step, seconds in connection.execute("SELECT * FROM floors"):
-        found[uuid, resident].append((day, step, seconds))
+_Quiet = tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]
+
+
+def _floors(connection: Connection) -> dict[str, dict[str, _Quiet]]:
+    """Day, step and seconds, without and with residents, by Gpu uuid and driver version."""
+    found: dict[str, dict[str, _Quiet]] = defaultdict(dict)
+    for uuid, driver, resident, day, step, seconds in connection.execute("SELECT * FROM floors"):
+        found[uuid].setdefault(driver, ([], []))[resident].append((day, step, seconds))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Pruned:
 
 
 def prune(connection: Connection, unix: float, retention: float, most: int) -> Pruned:
-    """One step, in a transaction of its own. `retention` is seconds, `most` bytes. Raises sqlite3.Error."""
+    """One step, in a transaction of its own. `retention` is seconds (infinite: nothing goes for its age),
+    `most` bytes. Raises sqlite3.Error.
+    """
     before = unix - retention
     # The books' own bytes: pages that were freed are used again before the file grows.
     for_size = used_bytes(connection) > most
@@ -48,8 +51,9 @@ def prune(connection: Connection, unix: float, retention: float, most: int) -> P
     connection.execute("BEGIN IMMEDIATE")
     try:
         deleted = _delete(connection, before)
-        oldest = int(unix // _DAY) - _QUIET_DAYS
-        connection.execute("DELETE FROM floors WHERE day < ?", (oldest,))
+        if isfinite(retention):
+            oldest = int(unix // _DAY) - _QUIET_DAYS
+            connection.execute("DELETE FROM floors WHERE day < ?", (oldest,))
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

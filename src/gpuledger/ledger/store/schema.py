@@ -97,7 +97,16 @@ CREATE TABLE owners (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_FLOORS_BY_DRIVER = """
+-- What was learnt before nobody knows under which driver: it is learnt anew.
+DROP TABLE floors;
+CREATE TABLE floors (
+    uuid TEXT NOT NULL, driver TEXT NOT NULL, resident INTEGER NOT NULL, day INTEGER NOT NULL,
+    step INTEGER NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (uuid, driver, resident, day, step)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER)
 
 
 class Foreign(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from threading import Lock as Mutex
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ log = logging.getLogger("gpuledger.store")
 
 PART = "store"
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+# History is deleted by age only after the wall clock has gone on for so long without being set: one that
+# stands in another year at boot must not cost the books.
+_CLOCK_TRUSTED = 3600.0
+_CLOCK_STEP = 60.0
 _PRUNE_EVERY = 60.0
 _CACHE_KIB = 1024
 # How long a commit waits for another program's lock: the tick waits with it.
@@ -62,6 +67,9 @@ class Store:
         self._wait = _FIRST_WAIT
         self._retry_at = 0.0
         self._prune_at = clock.elapsed()
+        # Wall time less elapsed, and since when it has been that: a clock that was just set is not trusted
+        # yet.
+        self._wall: tuple[float, float] | None = None
         self._unsaved: Journal | None = None
         # A tick that hung in the driver may come back while the books are being closed.
         self._mutex = Mutex()
@@ -263,10 +271,13 @@ class Store:
     def _prune(self, connection: Connection, now: float, unix: float) -> None:
         from sqlite3 import Error
 
+        if self._wall is None or abs(unix - now - self._wall[0]) > _CLOCK_STEP:
+            self._wall = (unix - now, now)
         if now < self._prune_at:
             return
+        retention = self._limits.retention if now - self._wall[1] >= _CLOCK_TRUSTED else inf
         try:
-            pruned = prune(connection, unix, self._limits.retention, self._limits.max_size)
+            pruned = prune(connection, unix, retention, self._limits.max_size)
         except Error as error:
             self._fail(error, now)
             return

@@ -30,7 +30,7 @@ def write(connection: Connection, journal: Journal) -> None:
     if journal.epochs:
         _write_epochs(connection, journal)
     if journal.floors:
-        many(_insert("floors", 5), [(*key, seconds) for key, seconds in journal.floors.items()])
+        many(_insert("floors", 6), [(*key, seconds) for key, seconds in journal.floors.items()])
     if journal.forgotten:
         many(_insert("forgotten", 3), [(*key, joules) for key, joules in journal.forgotten.items()])
     _write_sessions(connection, journal)

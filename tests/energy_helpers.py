@@ -103,6 +103,6 @@ class Bench:
 def flat(posted: Posted) -> dict[object, int]:
     """Millijoules by pid, and the Gpu's own accounts where they have any."""
     own = {"idle": posted.booked.idle, "unattributed": posted.booked.unattributed}
-    told = {pid: joules for (_, pid, _), joules in posted.booked.processes.items()}
+    told = {key[1]: joules for key, joules in posted.booked.processes.items()}
     assert sum(told.values()) + sum(own.values()) == posted.booked.delta
     return {**told, **{name: joules for name, joules in own.items() if joules}}

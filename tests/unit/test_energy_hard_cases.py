@@ -147,7 +147,7 @@ def test_the_record_of_a_reused_pid_ends_the_old_process_and_begins_no_new_one()
     old, new = process(A, 1, ticks=1), process(A, 1, ticks=2, started=8.0)
     bench.tick(0, 0, [old], fresh=True)
     posted = bench.tick(10, 600 * J, [new], accounting=[AccountingRecord(1, began=-100.0, ended=4.0)])
-    told = {key[2].ticks: joules for key, joules in posted.booked.processes.items()}
+    told = {key[3]: joules for key, joules in posted.booked.processes.items()}
     assert (told, posted.booked.idle) == ({1: 240 * J, 2: 120 * J}, 240 * J)
 
 
@@ -156,7 +156,7 @@ def test_a_record_that_fits_no_listed_process_of_its_pid_is_somebody_elses() -> 
     new = process(A, 1, ticks=2, started=8.0)
     bench.tick(0, 0, [], fresh=True)
     posted = bench.tick(10, 600 * J, [new], accounting=[AccountingRecord(1, began=2.0, ended=6.0)])
-    told = {key[2].ticks: joules for key, joules in posted.booked.processes.items()}
+    told = {key[3]: joules for key, joules in posted.booked.processes.items()}
     assert told == {None: 240 * J, 2: 120 * J}
 
 
@@ -166,7 +166,7 @@ def test_a_sample_of_a_reused_pid_is_of_whoever_had_begun_last(at: float, ticks:
     old, new = process(A, 1, ticks=1, started=-50.0), process(A, 1, ticks=2, started=8.0)
     bench.tick(0, 0, [old], fresh=True)
     posted = bench.tick(10, 600 * J, [new], samples=samples(1, at, sm=1.0))
-    assert {key[2].ticks: joules for key, joules in posted.booked.processes.items()} == {ticks: 600 * J}
+    assert {key[3]: joules for key, joules in posted.booked.processes.items()} == {ticks: 600 * J}
 
 
 def test_a_process_that_no_list_has_is_the_same_one_from_interval_to_interval() -> None:
@@ -259,7 +259,14 @@ def test_the_floor_is_learnt_only_ten_seconds_after_the_last_activity(quiet: int
 
 @pytest.mark.parametrize("share", [9, 11])
 def test_shares_that_do_not_sum_to_the_total_are_a_defect_and_not_rounded_away(share: int) -> None:
-    from fractions import Fraction
-
     with pytest.raises(ValueError, match="do not sum"):
-        whole(10, {"a": Fraction(share)})
+        whole(10, {"a": share})
+
+
+def test_a_counter_that_was_reset_within_a_minute_of_silence_is_not_frozen() -> None:
+    bench = Bench(A, limit=700)
+    bench.tick(0, 9000 * J, [], fresh=True, power=60.0)
+    bench.tick(70, 100 * J, [], power=60.0)
+    bench.tick(71, 160 * J, [], power=60.0)
+    assert not bench.book.frozen
+    assert totals(bench) == {1: 160 * J}

@@ -35,8 +35,8 @@ class Totals:
             self.accounts[uuid, "idle"] += one.booked.idle
             self.accounts[uuid, "unattributed"] += one.booked.unattributed
             self.accounts[uuid, "unobserved"] += one.unobserved
-            for (_, pid, start), joules in one.booked.processes.items():
-                self.accounts[uuid, (pid, start)] += joules
+            for key, joules in one.booked.processes.items():
+                self.accounts[uuid, key[1:]] += joules
 
     def restart(self) -> None:
         """Go on as after a restart of the program: with what is stored, and nothing else."""

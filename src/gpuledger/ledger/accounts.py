@@ -230,7 +230,8 @@ class Accounts:
         owners = tuple(AccountRow(labels, joules) for labels, joules, _ in self._owners.told(now))
         pending = Counter(self._owners.pending(now))
         for ownership in self._known.values():
-            pending[ownership.process.device.gpu.uuid] += ownership.waiting.total()
+            if ownership.waiting:
+                pending[ownership.process.device.gpu.uuid] += ownership.waiting.total()
         closed = self._owners.closed
         told = Counter(closed)
         for row in owners:
@@ -246,20 +247,18 @@ class Accounts:
 
     def _row(self, labels: Labels, millijoules: int, measured: int) -> EnergyRow:
         ownership, shown = self._row_of[labels]
-        return EnergyRow(
-            process=shown,
-            millijoules=millijoules,
-            measured=measured,
-            active=ownership.shown is shown and self._known.get(shown.key) is ownership,
-            other=labels[2] == OTHER,
-        )
+        active = ownership.shown is shown and self._known.get(shown.key) is ownership
+        return EnergyRow(shown, millijoules, measured, active, other=labels[2] == OTHER)
 
 
 def _owner_labels(ownership: Ownership, method: str) -> Labels:
-    owner = ownership.owner or UNKNOWN
-    uuid = ownership.process.device.gpu.uuid
-    who = (owner.kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job)
-    return (uuid, PROCESS, method, *who)
+    labels = ownership.owner_labels.get(method)
+    if labels is None:
+        owner = ownership.owner or UNKNOWN
+        uuid = ownership.process.device.gpu.uuid
+        who = (owner.kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job)
+        labels = ownership.owner_labels[method] = (uuid, PROCESS, method, *who)
+    return labels
 
 
 def _row_labels(ownership: Ownership, untold: frozenset[ProcessKey]) -> Labels:

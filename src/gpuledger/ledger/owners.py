@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuledger.model.devices import Device, Instance
-from gpuledger.model.process import GpuProcess, Usage
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -93,12 +93,13 @@ class OwnerTimes:
         return list(found.values())
 
     def _tenure(self, device: Device, owner: Workload, now: float) -> _Tenure:
-        ids = (device.uuid, (owner.pod_uid, owner.container_id))
         if owner.missing not in AWAITED:
             tenure = self._known(device, _labels(owner), now)
-            if ids in self._waiting:
+            ids = (device.uuid, (owner.pod_uid, owner.container_id))
+            if self._waiting and ids in self._waiting:
                 tenure.take_over(self._waiting.pop(ids))
             return tenure
+        ids = (device.uuid, (owner.pod_uid, owner.container_id))
         waiting = self._waiting.setdefault(ids, _Tenure(device, _NOBODY_KNOWN, now, now))
         if now - waiting.since < _PATIENCE:
             return waiting
@@ -106,7 +107,9 @@ class OwnerTimes:
         return self._known(device, _NOBODY_KNOWN, now)
 
     def _known(self, device: Device, labels: Labels, at: float) -> _Tenure:
-        tenure = self._tenures.setdefault((device.uuid, labels), _Tenure(device, labels, at, at))
+        tenure = self._tenures.get((device.uuid, labels))
+        if tenure is None:
+            tenure = self._tenures[device.uuid, labels] = _Tenure(device, labels, at, at)
         tenure.device = device
         return tenure
 
@@ -149,13 +152,12 @@ def _holds(reading: Reading, processes: list[GpuProcess]) -> bool:
     """Whether an owner that is there certainly did nothing; where nobody can tell he is not said to hold."""
     if reading.processes is None or not reading.up:
         return False
-    shares = [_share(process.usage) for process in processes]
-    if None not in shares:
-        return not any(shares)
+    everything_told = True
+    for process in processes:
+        usage = process.usage
+        if usage.sm or usage.encoder or usage.decoder or usage.jpeg or usage.ofa:
+            return False
+        everything_told = everything_told and usage.sm is not None
     # Under MIG the driver tells no shares, but what the Instance did as a whole.
-    return reading.get(ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION) == 0
-
-
-def _share(usage: Usage) -> float | None:
-    engines = (usage.sm, usage.encoder, usage.decoder, usage.jpeg, usage.ofa)
-    return max((share for share in engines if share is not None), default=None)
+    whole = ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION
+    return everything_told or reading.get(whole) == 0

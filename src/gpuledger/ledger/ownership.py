@@ -18,8 +18,8 @@ class Ownership:
 
     `process` is as last named; `shown` is the one whose labels are told, frozen together with the owner.
     `waiting` holds millijoules by method that no series has yet; `methods` are those that have one.
-    `changed` says that the store has not been told, `stored` that it was once; `labels` are the told row's,
-    once frozen.
+    `changed` says that the store has not been told, `stored` that it was once. Once frozen, `labels` are the
+    told row's and `owner_labels` those of the owner's series by method.
     """
 
     process: GpuProcess
@@ -32,6 +32,7 @@ class Ownership:
     changed: bool = True
     stored: bool = False
     labels: tuple[str, ...] | None = None
+    owner_labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def wait(self, method: str, millijoules: int) -> None:
         """Keep joules until the owner is known."""
@@ -65,5 +66,6 @@ class Ownership:
         self.owner, self.shown = owner, self.process
         self.methods = set()
         self.labels = None
+        self.owner_labels.clear()
         self.changed = True
         return True

@@ -210,8 +210,10 @@ class Sessions:
     ) -> OpenSession:
         key = resident.key
         session = self._open.get(key[0], {}).get(key) or gone.get(key)
+        if session is not None:
+            return session
         begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
-        if session is None and key in self._ghosts:
+        if key in self._ghosts:
             session = self._ghosts[key]
             session.last_seen = max(session.last_seen, ends)
         if session is None and key in self._late:

@@ -130,11 +130,13 @@ class GpuProcess:
     memory: int | None = None
     usage: Usage = NO_USAGE
     workload: Workload = UNKNOWN
-    # Identity over time: pids are reused, `(device, pid, start)` are not. Asked for many times a tick.
+    # Identity over time: pids are reused, `(device, pid, start)` are not. A start is flattened into it: it is
+    # looked up thousands of times a tick, and tuples of plain values are hashed without Python code.
     key: ProcessKey = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", (self.device.uuid, self.pid, self.host.start))
+        start = self.host.start
+        object.__setattr__(self, "key", (self.device.uuid, self.pid, start.boot_id, start.ticks, start.seen))
 
     @property
     def computes(self) -> bool:
@@ -153,7 +155,8 @@ class GpuProcess:
         return _command(self.name, self.host.executable, self.host.comm)
 
 
-ProcessKey = tuple[str, int, Start]
+# Device uuid, pid, and of the start: boot id, ticks, first sight.
+ProcessKey = tuple[str, int, str, int | None, float | None]
 
 
 # Asked for by every dialect at every tick, always with the same few answers.

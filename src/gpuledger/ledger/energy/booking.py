@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from fractions import Fraction
 from itertools import pairwise
+from math import lcm
 
 from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
@@ -30,10 +30,10 @@ class Policy(Enum):
     MEASURED = "measured"
 
 
-# An account within one Gpu and interval: rank orders idle before unattributed before processes.
-Target = tuple[int, tuple[str | int | float, ...]]
-IDLE: Target = (0, ())
-UNATTRIBUTED: Target = (1, ())
+# An account within one Gpu and interval: a process by its rank, and before all of them the Gpu's own two.
+Target = int
+IDLE: Target = -2
+UNATTRIBUTED: Target = -1
 
 _NANO = 1_000_000
 
@@ -44,15 +44,41 @@ _FEWER_SLICES = (("A30", 4), ("RTX PRO", 4))
 
 @dataclass(slots=True)
 class Split:
-    """Exact nanojoules by account, and on what the split rests."""
+    """Exact nanojoules by account, and on what the split rests.
 
-    shares: dict[Target, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    Shares are kept by denominator, so that adding to them is adding integers: a `Fraction` would look for
+    common divisors at each step, and this is done for every process at every tick.
+    """
+
+    parts: dict[int, dict[Target, int]] = field(default_factory=dict)
     basis: str = EQUAL
 
-    def add(self, target: Target, nanojoules: Fraction | int) -> None:
+    def add(self, target: Target, nanojoules: int, divided_by: int = 1) -> None:
         """Give an account its part."""
         if nanojoules:
-            self.shares[target] += nanojoules
+            part = self.parts.get(divided_by)
+            if part is None:
+                part = self.parts[divided_by] = {}
+            part[target] = part.get(target, 0) + nanojoules
+
+    def take(self, other: Split, times: int, divided_by: int) -> None:
+        """Give every account what it has in the other one, so many times."""
+        for denominator, shares in other.parts.items():
+            for target, nanojoules in shares.items():
+                self.add(target, nanojoules * times, denominator * divided_by)
+
+    def shares(self) -> tuple[dict[Target, int], int]:
+        """Everything over one denominator, and this denominator."""
+        if len(self.parts) == 1:
+            ((denominator, shares),) = self.parts.items()
+            return shares, denominator
+        common = lcm(*self.parts)
+        total: dict[Target, int] = {}
+        for denominator, shares in self.parts.items():
+            times = common // denominator
+            for target, nanojoules in shares.items():
+                total[target] = total.get(target, 0) + nanojoules * times
+        return total, common
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +116,8 @@ def book(
     rest = delta * _NANO - floor
     if rest:
         _rest(split, evidence, tenants, everybody, rest, active=active or strays)
-    processes = {_target(one): one.key for one in everybody}
-    rounded = whole(delta, split.shares, _NANO)
+    shares, denominator = split.shares()
+    rounded = whole(delta, shares, _NANO * denominator)
     lone = _is_measured(evidence, tenants, everybody, rounded)
     method = split.basis if not lone else INTEGRATED if integrated else MEASURED
     if policy is Policy.MEASURED and method != MEASURED:
@@ -101,17 +127,13 @@ def book(
         method,
         rounded.get(IDLE, 0),
         rounded.get(UNATTRIBUTED, 0),
-        {key: rounded[target] for target, key in processes.items() if rounded.get(target)},
+        {one.key: rounded[one.rank] for one in everybody if rounded.get(one.rank)},
     )
 
 
 def _samples_show_activity(evidence: Evidence, everybody: Iterable[Residence]) -> bool:
     drawing = frozenset(one.process.pid for one in everybody if one.draws)
     return any(is_activity(sample, drawing) for sample in evidence.samples)
-
-
-def _target(one: Residence) -> Target:
-    return (2, one.rank)
 
 
 def _is_measured(
@@ -154,12 +176,13 @@ def _floor(
         if evidence.instances:
             _floor_of_parts(charged, evidence, span, present, empty, resident)
         elif present:
-            _equally(charged, span * resident, present)
+            _equally(charged, present, span * resident)
         else:
             charged.add(IDLE, span * empty)
-    scale = Fraction(1) if total <= most else Fraction(most, total)
-    for target, share in charged.shares.items():
-        split.add(target, share * scale)
+    if total <= most:
+        split.take(charged, 1, 1)
+    else:
+        split.take(charged, most, total)
     return min(total, most)
 
 
@@ -170,10 +193,9 @@ def _segments(length: int, tenants: Sequence[Residence]) -> Iterable[tuple[int, 
         yield begins, ends, [one for one in tenants if one.begins <= begins and one.ends >= ends]
 
 
-def _equally(split: Split, nanojoules: int | Fraction, present: Sequence[Residence]) -> None:
-    each = Fraction(nanojoules) / len(present)
+def _equally(split: Split, present: Sequence[Residence], nanojoules: int, divided_by: int = 1) -> None:
     for one in present:
-        split.add(_target(one), each)
+        split.add(one.rank, nanojoules, divided_by * len(present))
 
 
 def _floor_of_parts(
@@ -191,14 +213,11 @@ def _floor_of_parts(
     sms = part_sizes(evidence)
     everything = max(_whole(evidence), sum(sms.values()))
     taken = sum(sms[part] for part in sms if part in by_part)
-    left = Fraction(span * empty)
     for part, size in sms.items():
         if part in by_part:
-            base = Fraction(span * empty * size, everything)
-            rise = Fraction(span * (resident - empty) * size, taken)
-            _equally(split, base + rise, by_part[part])
-            left -= base
-    split.add(IDLE, left)
+            _equally(split, by_part[part], span * empty * size, everything)
+            _equally(split, by_part[part], span * (resident - empty) * size, taken)
+    split.add(IDLE, span * empty * (everything - taken), everything)
 
 
 def part_sizes(evidence: Evidence) -> dict[Instance, int]:
@@ -245,20 +264,22 @@ def _rest(
     if work:
         split.basis = ACTIVITY
         for one in everybody:
-            split.add(_target(one), Fraction(rest * one.work, work))
+            split.add(one.rank, rest * one.work, work)
     elif tenants and not (active and evidence.samples_readable):
-        _by_time(split, rest, tenants)
+        _by_time(split, tenants, rest)
     else:
         split.basis = ACTIVITY if active else EQUAL
         split.add(UNATTRIBUTED if active else IDLE, rest)
 
 
-def _by_time(split: Split, nanojoules: int | Fraction, tenants: Sequence[Residence]) -> None:
+def _by_time(split: Split, tenants: Sequence[Residence], nanojoules: int, divided_by: int = 1) -> None:
     """Equally by resident time; equally by head where nobody was resident for any time at all."""
     total = sum(one.ends - one.begins for one in tenants)
     for one in tenants:
-        share = Fraction(one.ends - one.begins, total) if total else Fraction(1, len(tenants))
-        split.add(_target(one), nanojoules * share)
+        if total:
+            split.add(one.rank, nanojoules * (one.ends - one.begins), divided_by * total)
+        else:
+            split.add(one.rank, nanojoules, divided_by * len(tenants))
 
 
 def _rest_of_parts(
@@ -281,8 +302,7 @@ def _rest_of_parts(
         split.add(UNATTRIBUTED if active else IDLE, rest)
         return
     for part, weight in weights.items():
-        share = Fraction(rest * weight, total)
         if part in by_part:
-            _by_time(split, share, by_part[part])
+            _by_time(split, by_part[part], rest * weight, total)
         else:
-            split.add(UNATTRIBUTED, share)
+            split.add(UNATTRIBUTED, rest * weight, total)

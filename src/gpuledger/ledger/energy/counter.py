@@ -159,14 +159,22 @@ class Counter:
         if self.moved_at is not None:
             gap = tick.at - self.moved_at
             refresh = gap if refresh is None else min(gap, refresh)
-        moved = replace(self, last=tick.value, last_at=tick.at, moved_at=tick.at, refresh=refresh)
-        if moved.opening is None:
-            # The first move ever seen: what was before it is none of our books' business.
-            moved = replace(moved, opening=tick.value, booked=tick.value)
-        if not tick.good_lists:
-            return moved, _NOTHING
-        delta = tick.value - moved.booked
-        begun = replace(moved, booked=tick.value, started_at=tick.at)
+        # The first move ever seen: what was before it is none of our books' business.
+        opening, booked = (tick.value, tick.value) if self.opening is None else (self.opening, self.booked)
+        good = tick.good_lists
+        begun = replace(
+            self,
+            opening=opening,
+            booked=tick.value if good else booked,
+            started_at=tick.at if good else self.started_at,
+            last=tick.value,
+            last_at=tick.at,
+            moved_at=tick.at,
+            refresh=refresh,
+        )
+        if not good:
+            return begun, _NOTHING
+        delta = tick.value - booked
         if self.started_at is None:
             return begun, Verdict(unobserved=delta, fresh=True)
         if tick.at - self.started_at > LONGEST:

@@ -53,11 +53,16 @@ class Evidence:
 
     def seen(self, last: Sighting) -> dict[ProcessKey, GpuProcess]:
         """Every process in any of the interval's lists."""
-        return {
-            key: process
-            for sighting in (self.first, *self.between, last)
-            for key, process in sighting.processes.items()
-        }
+        everybody = dict(self.first.processes)
+        for sighting in (*self.between, last):
+            everybody |= sighting.processes
+        return everybody
+
+    def lists(self, key: ProcessKey, last: Sighting) -> bool:
+        """Whether any of the interval's lists has this process."""
+        if key in last.processes or key in self.first.processes:
+            return True
+        return any(key in sighting.processes for sighting in self.between)
 
     def graphics_pids(self, everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[int]:
         """Pids that only draw."""
@@ -67,7 +72,9 @@ class Evidence:
 
 def engine_time(sample: UtilizationSample) -> float:
     """Share of one sample period in which the busiest engine worked for the pid, 0 to 1 (rule 4)."""
-    busiest = max(sample.encoder, sample.sm)
+    busiest = sample.sm
+    if sample.encoder > busiest:
+        busiest = sample.encoder
     if sample.decoder > busiest:
         busiest = sample.decoder
     if sample.jpeg and sample.jpeg > busiest:

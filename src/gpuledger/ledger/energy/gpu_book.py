@@ -205,6 +205,8 @@ class GpuBook:
 
     def _is_frozen(self, at: float, *, good: bool) -> bool:
         still = self.still_since is not None and at - self.still_since >= LONGEST
+        # A reading under suspicion did move, if only nobody knows yet from where.
+        still = still and self.counter.aside is None
         return good and still and self.power is not None and self.power[0] > 0
 
     def _freeze(self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting) -> list[Posted]:
@@ -304,8 +306,9 @@ class GpuBook:
         assert evidence is not None
         length = round((at - evidence.began) * 1e6)
         everybody = residences(evidence, sighting, unix)
-        listed = evidence.seen(sighting)
-        self.ghosts = {one.process.pid: one.process for one in everybody if one.key not in listed}
+        self.ghosts = {
+            one.process.pid: one.process for one in everybody if not evidence.lists(one.key, sighting)
+        }
         floors = self.floors.floors
         if tuple(part.device for part in parts) != evidence.instances:
             # Cut anew meanwhile: who had which SMs in this interval cannot be said.

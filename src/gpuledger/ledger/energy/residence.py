@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
 from gpuledger.model.process import (
@@ -32,6 +32,7 @@ class Residence:
 
     `work` is engine time in ten-thousandths of a sample period, summed. `certain` is true when the process
     stands in both of the interval's lists. `draws` marks a graphics-only process: it bears work, no floor.
+    `rank` is its place among all of the interval in the order of identities.
     """
 
     process: GpuProcess
@@ -40,13 +41,12 @@ class Residence:
     work: int
     certain: bool
     draws: bool
-    # Whose it is, and its place in the order of identities.
-    key: ProcessKey = field(init=False, compare=False, repr=False)
-    rank: tuple[str | int | float, ...] = field(init=False, compare=False, repr=False)
+    rank: int = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.process.key)
-        object.__setattr__(self, "rank", order(self.process.key))
+    @property
+    def key(self) -> ProcessKey:
+        """Whose it is."""
+        return self.process.key
 
 
 def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residence]:
@@ -60,20 +60,27 @@ def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residenc
     servers = _servers_with_clients(everybody)
     shared = _split_over_clients(worked, servers, everybody)
     records = _records_by_process(evidence, everybody, unix - last.at)
-    found = [
+    ranked = sorted((key for key in everybody if key not in servers), key=order)
+    return [
         _residence(
-            process, evidence, last, unix, worked.get(key, []), shared.get(key, 0), drawing, records.get(key)
+            everybody[key],
+            rank,
+            evidence,
+            last,
+            unix,
+            worked.get(key, []),
+            shared.get(key, 0),
+            drawing,
+            records.get(key),
         )
-        for key, process in everybody.items()
-        if key not in servers
+        for rank, key in enumerate(ranked)
     ]
-    return sorted(found, key=lambda one: one.rank)
 
 
 def order(key: ProcessKey) -> tuple[str | int | float, ...]:
     """A total order of identities, for ties."""
-    device, pid, start = key
-    return (device, pid, start.boot_id, start.ticks or 0, start.seen or 0.0)
+    device, pid, boot_id, ticks, seen = key
+    return (device, pid, boot_id, ticks or 0, seen or 0.0)
 
 
 def _samples_by_process(
@@ -83,7 +90,7 @@ def _samples_by_process(
     by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
     for key in everybody:
         by_pid[key[1]].append(key)
-    for ghost in _ghosts(evidence, by_pid, last, unix):
+    for ghost in _ghosts(evidence, everybody, by_pid, last, unix):
         everybody[ghost.key] = ghost
         by_pid[ghost.pid].append(ghost.key)
     samples: dict[int, list[UtilizationSample]] = defaultdict(list)
@@ -97,12 +104,12 @@ def _samples_by_process(
             continue
         for sample in told:
             at = unix - last.at + _seconds(sample, evidence)
-            found[_lived_at(keys, at)].append(sample)
+            found[_lived_at(keys, everybody, at)].append(sample)
     return found
 
 
 def _records_by_process(
-    evidence: Evidence, everybody: Iterable[ProcessKey], shift: float
+    evidence: Evidence, everybody: Mapping[ProcessKey, GpuProcess], shift: float
 ) -> dict[ProcessKey, AccountingRecord]:
     """The newest record of each process."""
     if not evidence.records:
@@ -113,27 +120,32 @@ def _records_by_process(
     found: dict[ProcessKey, AccountingRecord] = {}
     for pid, records in evidence.records.items():
         for _, record in sorted(records.items()):
-            owner = _of_record(by_pid[pid], record, shift)
+            owner = _of_record(by_pid[pid], everybody, record, shift)
             if owner is not None:
                 found[owner] = record
     return found
 
 
-def _lived_at(keys: list[ProcessKey], unix: float) -> ProcessKey:
-    """Which of the processes that had this pid: the latest that had begun."""
-    begun = [key for key in keys if key[2].unix <= unix]
-    return max(begun or keys, key=lambda key: key[2].unix if begun else -key[2].unix)
+def _lived_at(keys: list[ProcessKey], everybody: Mapping[ProcessKey, GpuProcess], unix: float) -> ProcessKey:
+    """Which of the processes that had this pid: the latest that had begun, else the first."""
+    starts = {key: everybody[key].host.start.unix for key in keys}
+    begun = [key for key in keys if starts[key] <= unix]
+    return max(begun, key=starts.__getitem__) if begun else min(keys, key=starts.__getitem__)
 
 
 def _ghosts(
-    evidence: Evidence, by_pid: Mapping[int, list[ProcessKey]], last: Sighting, unix: float
+    evidence: Evidence,
+    everybody: Mapping[ProcessKey, GpuProcess],
+    by_pid: Mapping[int, list[ProcessKey]],
+    last: Sighting,
+    unix: float,
 ) -> list[GpuProcess]:
     """Processes that no list has: those of records that fit none that is listed, and of samples."""
     shift = unix - last.at
     found: dict[int, list[GpuProcess]] = defaultdict(list)
     for pid, records in evidence.records.items():
         for record in records.values():
-            if _of_record(by_pid.get(pid, ()), record, shift) is None:
+            if _of_record(by_pid.get(pid, ()), everybody, record, shift) is None:
                 found[pid].append(_ghost(evidence, pid, record.began, shift))
     for pid in {sample.pid for sample in evidence.samples} - by_pid.keys() - found.keys():
         found[pid].append(_ghost(evidence, pid, evidence.began, shift))
@@ -149,15 +161,23 @@ def _ghost(evidence: Evidence, pid: int, began: float, shift: float) -> GpuProce
     return GpuProcess(evidence.gpu, pid, HostFacts(Start("", None, at, seen=round(at, 3)), missing="exited"))
 
 
-def _of_record(keys: Iterable[ProcessKey], record: AccountingRecord, shift: float) -> ProcessKey | None:
+def _of_record(
+    keys: Iterable[ProcessKey],
+    everybody: Mapping[ProcessKey, GpuProcess],
+    record: AccountingRecord,
+    shift: float,
+) -> ProcessKey | None:
     """Which of the processes that had its pid an accounting record is of: the latest that had begun."""
     at = record.began + shift + _SKEW
-    begun = [key for key in keys if key[2].ticks is None or key[2].unix <= at]
-    return max(begun, key=lambda key: key[2].unix, default=None)
+    starts = {key: everybody[key].host.start for key in keys}
+    begun = [key for key, start in starts.items() if not start.exact or start.unix <= at]
+    return max(begun, key=lambda key: starts[key].unix, default=None)
 
 
 def _servers_with_clients(everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[ProcessKey]:
     clients = {key[0] for key, process in everybody.items() if ProcessType.MPS in process.types}
+    if not clients:
+        return frozenset()
     return frozenset(
         key for key, process in everybody.items() if process.command == MPS_SERVER and key[0] in clients
     )
@@ -188,6 +208,7 @@ def _split_over_clients(
 
 def _residence(
     process: GpuProcess,
+    rank: int,
     evidence: Evidence,
     last: Sighting,
     unix: float,
@@ -196,13 +217,12 @@ def _residence(
     drawing: frozenset[int],
     record: AccountingRecord | None,
 ) -> Residence:
-    key = process.key
+    key, draws = process.key, process.pid in drawing
     work = _work(samples) + extra
     at_begin, at_end = key in evidence.first.processes, key in last.processes
-    draws = process.pid in drawing
     if at_begin and at_end:
         length = _microseconds(last.at - evidence.began)
-        return Residence(process, 0, length, work, certain=True, draws=draws)
+        return Residence(process, 0, length, work, certain=True, draws=draws, rank=rank)
     times = sorted(_seconds(sample, evidence) for sample in samples)
     begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
     ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
@@ -215,6 +235,7 @@ def _residence(
         work,
         certain=False,
         draws=draws,
+        rank=rank,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
 
@@ -14,13 +13,13 @@ class _Ordered(Protocol):
 K = TypeVar("K", bound=_Ordered)
 
 
-def whole(total: int, exact: Mapping[K, Fraction], unit: int = 1) -> dict[K, int]:
+def whole(total: int, exact: Mapping[K, int], unit: int = 1) -> dict[K, int]:
     """Round exact shares of `total` to integers that sum to it: largest remainder, ties by key.
 
     Shares are given in parts of which `unit` make one of `total`, and must sum to it exactly: nothing is lost
     and nothing made up. Raises ValueError when they cannot.
     """
-    floors = {key: share.numerator // (share.denominator * unit) for key, share in exact.items()}
+    floors = {key: share // unit for key, share in exact.items()}
     missing = total - sum(floors.values())
     if missing:
         if not 0 < missing < len(exact):

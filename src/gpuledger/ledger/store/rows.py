@@ -197,6 +197,29 @@ def span_row(span: Span) -> Row:
     )
 
 
+def new_shares(span: Span) -> list[Row]:
+    """Rows of `shares` for a span that is not stored yet."""
+    return [
+        (span.number, session, share.millijoules, share.resident, share.work)
+        for session, share in span.shares.items()
+    ]
+
+
+def longer_span(span: Span) -> Row:
+    """What changes in a span that is stored, and its number."""
+    floors = span.floors
+    own = (span.idle, span.unattributed, span.unobserved)
+    return (span.ends, *own, floors.empty, floors.resident, span.number)
+
+
+def grown_shares(span: Span) -> list[Row]:
+    """What changes in its shares, and their keys."""
+    return [
+        (share.millijoules, share.resident, share.work, span.number, session)
+        for session, share in span.shares.items()
+    ]
+
+
 def series_row(number: int, entry: SeriesEntry) -> Row:
     """A row of `series`."""
     held = entry.held
@@ -219,8 +242,8 @@ def owner_row(key: ProcessKey, owner: Ownership) -> Row:
 
 def owner_key(key: ProcessKey) -> Row:
     """The key of `owners`."""
-    device, pid, start = key
-    return (device, pid, _text([start.boot_id, start.ticks, start.seen]))
+    device, pid, *start = key
+    return (device, pid, _text(start))
 
 
 def process_text(process: GpuProcess) -> str:

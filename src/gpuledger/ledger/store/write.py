@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.journal import Journal
@@ -14,6 +15,12 @@ _GO_ON = """
 UPDATE usage SET last_seen = ?, peak_memory = ?, sm_seconds = ?, sm_known = ?, sm_most = ?, held_seconds = ?,
     measured = ?, apportioned = ?, high = ? WHERE number = ?
 """
+_TELL = "UPDATE told SET millijoules = ?, measured = ? WHERE number = ?"
+_LENGTHEN = """
+UPDATE spans SET ends = ?, idle = ?, unattributed = ?, unobserved = ?, empty_floor = ?, resident_floor = ?
+    WHERE number = ?
+"""
+_ADD_SHARE = "UPDATE shares SET millijoules = ?, resident = ?, work = ? WHERE span = ? AND session = ?"
 
 
 def write(connection: Connection, journal: Journal) -> None:
@@ -34,15 +41,7 @@ def write(connection: Connection, journal: Journal) -> None:
     if journal.forgotten:
         many(_insert("forgotten", 3), [(*key, joules) for key, joules in journal.forgotten.items()])
     _write_sessions(connection, journal)
-    many(_insert("spans", 11), map(rows.span_row, journal.spans.values()))
-    many(
-        _insert("shares", 5),
-        [
-            (span.number, number, share.millijoules, share.resident, share.work)
-            for span in journal.spans.values()
-            for number, share in span.shares.items()
-        ],
-    )
+    _write_spans(connection, journal)
     _write_told(connection, journal)
 
 
@@ -68,6 +67,16 @@ def _write_epochs(connection: Connection, journal: Journal) -> None:
     )
 
 
+def _write_spans(connection: Connection, journal: Journal) -> None:
+    new = [span for span in journal.spans.values() if not span.stored]
+    if new:
+        connection.executemany(_insert("spans", 11), map(rows.span_row, new))
+        connection.executemany(_insert("shares", 5), chain.from_iterable(map(rows.new_shares, new)))
+    known = [span for span in journal.spans.values() if span.stored]
+    connection.executemany(_LENGTHEN, map(rows.longer_span, known))
+    connection.executemany(_ADD_SHARE, chain.from_iterable(map(rows.grown_shares, known)))
+
+
 def _write_sessions(connection: Connection, journal: Journal) -> None:
     sessions = journal.sessions.values()
     new = [rows.session_row(one) for one in sessions if one.renamed or not one.stored]
@@ -86,8 +95,12 @@ def _write_told(connection: Connection, journal: Journal) -> None:
     new = [rows.series_row(number, entry) for number, entry in series.items() if entry.held.renamed]
     if new:
         connection.executemany(_insert("series", 6), new)
-    joules = [(number, entry.held.millijoules, entry.held.measured) for number, entry in series.items()]
-    connection.executemany(_insert("told", 3), joules)
+    heard = [entry.held for entry in series.values() if entry.held.stored]
+    connection.executemany(_TELL, [(held.millijoules, held.measured, held.number) for held in heard])
+    born = [entry.held for entry in series.values() if not entry.held.stored]
+    if born:
+        told = [(held.number, held.millijoules, held.measured) for held in born]
+        connection.executemany(_insert("told", 3), told)
     for number in journal.dropped:
         connection.execute("DELETE FROM series WHERE number = ?", (number,))
         connection.execute("DELETE FROM told WHERE number = ?", (number,))

@@ -59,6 +59,7 @@ class TruthWalk:
 
     def _account(self, seat: Seat) -> Account:
         device = seat.device
-        key = (device.uuid, seat.run.pid, start_of(seat.run, *self._boot))
+        start = start_of(seat.run, *self._boot)
+        key = (device.uuid, seat.run.pid, start.boot_id, start.ticks, start.seen)
         instance = device.name if isinstance(device, Instance) else ""
         return Account(self._hardware.gpu, "process", instance, key)

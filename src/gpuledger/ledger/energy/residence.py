@@ -6,8 +6,8 @@ All times are integer microseconds from the interval's beginning, so that what f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
 from gpuledger.model.process import (
@@ -42,11 +42,11 @@ class Residence:
     certain: bool
     draws: bool
     rank: int = 0
+    # Whose it is: asked for by every book.
+    key: ProcessKey = field(init=False, compare=False, repr=False)
 
-    @property
-    def key(self) -> ProcessKey:
-        """Whose it is."""
-        return self.process.key
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.process.key)
 
 
 def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residence]:
@@ -90,12 +90,12 @@ def _samples_by_process(
     by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
     for key in everybody:
         by_pid[key[1]].append(key)
-    for ghost in _ghosts(evidence, everybody, by_pid, last, unix):
-        everybody[ghost.key] = ghost
-        by_pid[ghost.pid].append(ghost.key)
     samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
         samples[sample.pid].append(sample)
+    for ghost in _ghosts(evidence, everybody, by_pid, samples.keys(), unix - last.at):
+        everybody[ghost.key] = ghost
+        by_pid[ghost.pid].append(ghost.key)
     found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
     for pid, told in samples.items():
         keys = by_pid[pid]
@@ -137,17 +137,16 @@ def _ghosts(
     evidence: Evidence,
     everybody: Mapping[ProcessKey, GpuProcess],
     by_pid: Mapping[int, list[ProcessKey]],
-    last: Sighting,
-    unix: float,
+    sampled: Set[int],
+    shift: float,
 ) -> list[GpuProcess]:
     """Processes that no list has: those of records that fit none that is listed, and of samples."""
-    shift = unix - last.at
     found: dict[int, list[GpuProcess]] = defaultdict(list)
     for pid, records in evidence.records.items():
         for record in records.values():
             if _of_record(by_pid.get(pid, ()), everybody, record, shift) is None:
                 found[pid].append(_ghost(evidence, pid, record.began, shift))
-    for pid in {sample.pid for sample in evidence.samples} - by_pid.keys() - found.keys():
+    for pid in sampled - by_pid.keys() - found.keys():
         found[pid].append(_ghost(evidence, pid, evidence.began, shift))
     return [ghost for ghosts in found.values() for ghost in ghosts]
 

@@ -40,7 +40,9 @@ def posted(
 ) -> Posted:
     length = max(round((ends - begins) * 1e6), 0)
     there = [one for one in PEOPLE if one.pid in joules]
-    residents = tuple(Residence(one, 0, length, 5, certain=True, draws=False) for one in there)
+    residents = tuple(
+        Residence(one, 0, length, 5, True, False, rank, one.key) for rank, one in enumerate(there)
+    )
     shares = {one.key: joules[one.pid] for one in there if joules[one.pid]}
     delta = sum(joules.values()) + idle + unattributed
     return Posted(

@@ -84,7 +84,10 @@ class OwnerTimes:
 
         def presence(owner: Workload) -> _Presence:
             tenure = self._tenure(reading.device, owner, now)
-            return found.setdefault(id(tenure), (tenure, _Presence()))[1]
+            here = found.get(id(tenure))
+            if here is None:
+                here = found[id(tenure)] = (tenure, _Presence())
+            return here[1]
 
         for owner in handed:
             presence(owner).allocated = True

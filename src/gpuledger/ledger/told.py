@@ -61,7 +61,8 @@ class HeldSeries:
 
     def add(self, labels: Labels, millijoules: int, now: float, measured: int = 0) -> None:
         """Book to a series."""
-        held = self.open(labels, now)
+        held = self.series.get(labels) or self.open(labels, now)
+        held.alive = now
         held.millijoules += millijoules
         held.measured += measured
         self.changed.add(labels)

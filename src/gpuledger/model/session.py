@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.family import Distribution
@@ -54,8 +55,7 @@ class Account:
     process: ProcessKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EnergyRow:
+class EnergyRow(NamedTuple):
     """Energy of one process as the page tells it, alive or just gone.
 
     `process` carries the labels, frozen when its owner became known. `other` marks the one row of a Device
@@ -69,8 +69,7 @@ class EnergyRow:
     other: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRow:
+class AccountRow(NamedTuple):
     """Energy of one account as the page tells it. Labels: uuid, account (process, idle, unattributed,
     unobserved), method, owner kind, namespace, pod, container, user, Slurm job.
     """
@@ -79,8 +78,7 @@ class AccountRow:
     millijoules: int
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerRow:
+class OwnerRow(NamedTuple):
     """A Workload on a Device: it was handed it, or has processes on it, or did so lately.
 
     `labels` are owner kind, namespace, pod, container, user (empty for a pod: its containers' users are no

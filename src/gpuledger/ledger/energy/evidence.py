@@ -67,6 +67,8 @@ class Evidence:
     def graphics_pids(self, everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[int]:
         """Pids that only draw."""
         drawing = {process.pid for process in everybody.values() if not process.computes}
+        if not drawing:
+            return frozenset()
         return frozenset(drawing - {process.pid for process in everybody.values() if process.computes})
 
 

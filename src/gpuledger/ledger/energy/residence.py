@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
 from gpuledger.model.process import (
@@ -26,13 +26,12 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 _SKEW = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Residence:
+class Residence(NamedTuple):
     """One process in one interval.
 
     `work` is engine time in ten-thousandths of a sample period, summed. `certain` is true when the process
     stands in both of the interval's lists. `draws` marks a graphics-only process: it bears work, no floor.
-    `rank` is its place among all of the interval in the order of identities.
+    `rank` is its place among all of the interval in the order of identities, `key` whose it is.
     """
 
     process: GpuProcess
@@ -41,12 +40,8 @@ class Residence:
     work: int
     certain: bool
     draws: bool
-    rank: int = 0
-    # Whose it is: asked for by every book.
-    key: ProcessKey = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.process.key)
+    rank: int
+    key: ProcessKey
 
 
 def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residence]:
@@ -221,7 +216,7 @@ def _residence(
     at_begin, at_end = key in evidence.first.processes, key in last.processes
     if at_begin and at_end:
         length = _microseconds(last.at - evidence.began)
-        return Residence(process, 0, length, work, certain=True, draws=draws, rank=rank)
+        return Residence(process, 0, length, work, certain=True, draws=draws, rank=rank, key=key)
     times = sorted(_seconds(sample, evidence) for sample in samples)
     begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
     ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
@@ -235,6 +230,7 @@ def _residence(
         certain=False,
         draws=draws,
         rank=rank,
+        key=key,
     )
 
 

@@ -18,7 +18,8 @@ class Setting:
     """One thing a user can set: by config key, by environment (`GPULEDGER_` + key), by flags.
 
     `parse` takes text (flag, environment) or a YAML value and raises ValueError with what is wanted.
-    `repeatable` settings take a list; a flag given twice appends.
+    `repeatable` settings take a list; a flag given twice appends. The flag of a `boolean` one may stand alone
+    and then means true.
     """
 
     key: str
@@ -44,10 +45,15 @@ def setting(
     flags: tuple[str, ...] | None = None,
     metavar: str = "",
     repeatable: bool = False,
+    bare: bool = False,
 ) -> T:
-    """A dataclass field that is a Setting. Flags default to `--key-with-dashes`."""
+    """A dataclass field that is a Setting. Flags default to `--key-with-dashes`.
+
+    `bare` lets a flag that knows more words than true and false stand alone all the same.
+    """
     names = ("--" + key.replace("_", "-"),) if flags is None else flags
-    declared = Setting(key, parse, help, names, metavar, repeatable, boolean=parse is cast("object", boolean))
+    alone = bare or parse is cast("object", boolean)
+    declared = Setting(key, parse, help, names, metavar, repeatable, boolean=alone)
     return field(default=default, metadata={"setting": declared})
 
 

@@ -1,0 +1,61 @@
+"""The events of a watch (meta/v1 WatchEvent), read out of its lines: pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.workloads.pods.labels import LabelAllowlist
+from gpuledger.workloads.pods.pod import Pod, read_pod
+from gpuledger.workloads.pods.stream import NotJson
+
+_KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
+_GONE: Final = ("Gone", "Expired")
+
+
+class Gone(GpuledgerError):
+    """The server no longer knows what has happened since the version asked for: all must be listed anew."""
+
+
+class WatchFailed(GpuledgerError):
+    """The server ended a watch with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """What happened to a pod, and the version of the world after it; a bookmark is a version alone."""
+
+    kind: str
+    version: str
+    pod: Pod | None = None
+
+
+def read_event(line: bytes, allowed: LabelAllowlist) -> PodEvent:
+    """One line as an event; raises Gone, WatchFailed or NotJson."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        raise NotJson("a line of the watch") from None
+    kind, about = (told.get("type"), told.get("object")) if isinstance(told, dict) else (None, None)
+    if not isinstance(about, dict):
+        raise NotJson("an event of no object")
+    if kind == "ERROR":
+        raise _error(about)
+    if kind not in _KINDS:
+        raise NotJson(f"an event of kind {str(kind)[:40]!r}")
+    meta = about.get("metadata")
+    version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+    return PodEvent(
+        kind,
+        version if isinstance(version, str) else "",
+        None if kind == "BOOKMARK" else read_pod(about, allowed),
+    )
+
+
+def _error(status: dict[str, Any]) -> GpuledgerError:
+    message = str(status.get("message") or status.get("reason") or "no reason told")[:400]
+    if status.get("code") == 410 or status.get("reason") in _GONE:
+        return Gone(message)
+    return WatchFailed(f"the API server ended the watch of pods: {message}; all is listed anew")

@@ -1,0 +1,110 @@
+"""What Kubernetes says of a pod, and how it is read out of the API's JSON: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from gpuledger.model.text import clean_name
+from gpuledger.workloads.pods.labels import LabelAllowlist
+
+# A static pod's mirror in the API has a UID of its own; its cgroup and its log directory show this instead.
+_HASHES: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")
+_STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_FINISHED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod. Unknown text is empty.
+
+    `containers` gives the name of each container by its id without the runtime's prefix, init and ephemeral
+    ones and the last terminated self of a restarted one among them. `labels` are the allowed ones, sorted.
+    `controller_kind` and `controller` are the owner that the API calls its controller: for a pod of a
+    Deployment that is the ReplicaSet between them, since to know more would take a permission more. `hash` is
+    the UID that the cgroup of a static pod shows. `finished` pods run nothing any more and hold nothing.
+    `created` is in unix seconds, None where it is not told.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    phase: str = ""
+    containers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    labels: tuple[tuple[str, str], ...] = ()
+    controller_kind: str = ""
+    controller: str = ""
+    hash: str = ""
+    finished: bool = False
+    created: float | None = None
+
+    def container(self, container_id: str) -> str:
+        """The name of the container with this id; empty where it is not known."""
+        return self.containers.get(container_id, "")
+
+
+def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
+    """A Pod out of one object of the API (core/v1 Pod); None when it has no UID or name.
+
+    A field that is not of its documented type is lost alone.
+    """
+    meta, status = _mapping(told, "metadata"), _mapping(told, "status")
+    uid, name = _text(meta, "uid"), _text(meta, "name")
+    if not uid or not name:
+        return None
+    annotations = _mapping(meta, "annotations")
+    phase = _text(status, "phase")
+    controller = next((one for one in _list(meta, "ownerReferences") if one.get("controller") is True), {})
+    return Pod(
+        uid=uid,
+        namespace=_text(meta, "namespace"),
+        name=name,
+        phase=phase,
+        containers=dict(_containers(status)),
+        labels=allowed.of(_mapping(meta, "labels")),
+        controller_kind=_text(controller, "kind"),
+        controller=_text(controller, "name"),
+        hash=next(filter(None, (_text(annotations, key) for key in _HASHES)), ""),
+        finished=phase in _FINISHED,
+        created=_unix(meta.get("creationTimestamp")),
+    )
+
+
+def _containers(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for kind in _STATUSES:
+        for one in _list(status, kind):
+            name = _text(one, "name")
+            last = _mapping(_mapping(one, "lastState"), "terminated")
+            for told in (_text(last, "containerID"), _text(one, "containerID")):
+                # `containerd://ID`; empty before the container was made.
+                container_id = told.rpartition("://")[2]
+                if name and container_id:
+                    yield container_id, name
+
+
+def _unix(value: object) -> float | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return moment.timestamp() if moment.tzinfo else None
+
+
+def _mapping(told: object, key: str) -> Mapping[str, Any]:
+    value = told.get(key) if isinstance(told, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _list(told: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    value = told.get(key)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _text(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    # Names of the API are at most 253 characters long.
+    return clean_name(value, 253) if isinstance(value, str) else ""

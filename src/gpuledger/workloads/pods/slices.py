@@ -1,0 +1,170 @@
+"""The UUIDs behind the device names of DRA, from the ResourceSlices of this node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
+from gpuledger.model.text import clean_name
+from gpuledger.workloads.maps import Polled
+from gpuledger.workloads.pods.api import ApiClient
+from gpuledger.workloads.pods.refusals import Refused
+from gpuledger.workloads.pods.stream import ListReader, NotJson
+
+_GROUP: Final = "/apis/resource.k8s.io"
+# The newest first; what came before named its fields otherwise.
+_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+_PERIOD: Final = 60.0
+
+# Driver, pool and device: together they name one device of a node.
+DraDevice = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSlices:
+    """UUIDs by (driver, pool, device); `len` is the number of devices with a UUID of their own or a parent's.
+
+    `uuids` are those of whole GPUs and of MIG instances that are there already, `parents` the UUID of the Gpu
+    of a MIG instance: of one that the driver has yet to make, that is all there is.
+    """
+
+    uuids: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
+    parents: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
+
+    def __len__(self) -> int:
+        return len(self.uuids.keys() | self.parents.keys())
+
+
+def resource_slices(
+    client: ApiClient, node: str, *, clock: Clock, period: float = _PERIOD
+) -> Polled[ResourceSlices]:
+    """The map of what a SliceReader says, not begun."""
+    reader = SliceReader(client, node)
+    return Polled("resource_slices", reader.read, ResourceSlices(), period=period, clock=clock)
+
+
+class SliceReader:
+    """Lists the ResourceSlices of a node in the newest version of the API that the server has."""
+
+    def __init__(self, client: ApiClient, node: str) -> None:
+        self._client = client
+        self._node = node
+        self._version = ""
+
+    def read(self) -> ResourceSlices:
+        """The devices; none where the server is too old for DRA. Raises GpuledgerError."""
+        version = self._version or self._discover()
+        if not version:
+            return ResourceSlices()
+        try:
+            slices = self._list(version)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            # The server was updated, or downgraded: ask again next time.
+            self._version = ""
+            return ResourceSlices()
+        self._version = version
+        return slices
+
+    def _discover(self) -> str:
+        """The version to ask for; empty where the server knows none of them."""
+        try:
+            with self._client.get(_GROUP, {}) as answer:
+                served = _served(b"".join(answer.pieces()))
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return ""
+        return next((version for version in _VERSIONS if version in served), "")
+
+    def _list(self, version: str) -> ResourceSlices:
+        query = {"fieldSelector": f"spec.nodeName={self._node}", "limit": "500", "resourceVersion": "0"}
+        found = _Generations()
+        while True:
+            with self._client.get(f"{_GROUP}/{version}/resourceslices", query) as answer:
+                reader = ListReader(answer.pieces())
+                for told in reader.items():
+                    found.add(told)
+                token = reader.metadata.get("continue")
+            if not isinstance(token, str) or not token:
+                return found.devices()
+            query = {"fieldSelector": query["fieldSelector"], "limit": "500", "continue": token}
+
+
+class _Generations:
+    """Devices of the newest generation of each pool: older slices lie about while a driver changes it."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, str], int] = {}
+        self._uuids: dict[tuple[str, str], dict[DraDevice, str]] = {}
+        self._parents: dict[tuple[str, str], dict[DraDevice, str]] = {}
+
+    def add(self, told: object) -> None:
+        spec = _mapping(_mapping(told).get("spec"))
+        pool = _mapping(spec.get("pool"))
+        key = (_text(spec.get("driver")), _text(pool.get("name")))
+        generation = pool.get("generation")
+        generation = generation if isinstance(generation, int) else 0
+        newest = self._newest.get(key, generation)
+        if generation < newest or not all(key):
+            return
+        if generation > newest or key not in self._newest:
+            self._newest[key] = generation
+            self._uuids[key], self._parents[key] = {}, {}
+        self._add_devices(key, spec.get("devices"))
+
+    def _add_devices(self, key: tuple[str, str], told: object) -> None:
+        for device in told if isinstance(told, list) else ():
+            told_of = _mapping(device)
+            # v1beta1 keeps them one level deeper.
+            attributes = _mapping(
+                told_of.get("attributes") or _mapping(told_of.get("basic")).get("attributes")
+            )
+            name = _text(told_of.get("name"))
+            if not name:
+                continue
+            if uuid := _attribute(attributes, "uuid", key[0]):
+                self._uuids[key][(*key, name)] = uuid
+            if parent := _attribute(attributes, "parentUUID", key[0]):
+                self._parents[key][(*key, name)] = parent
+
+    def devices(self) -> ResourceSlices:
+        return ResourceSlices(_joined(self._uuids.values()), _joined(self._parents.values()))
+
+
+def _joined(parts: Iterable[dict[DraDevice, str]]) -> dict[DraDevice, str]:
+    return {device: uuid for part in parts for device, uuid in part.items()}
+
+
+def _attribute(attributes: Mapping[str, Any], name: str, driver: str) -> str:
+    """A text attribute; a name without a domain is in that of the driver."""
+    for key in (name, f"{driver}/{name}"):
+        if found := _text(_mapping(attributes.get(key)).get("string")):
+            return found
+    return ""
+
+
+def _served(body: bytes) -> set[str]:
+    """Versions of an APIGroup."""
+    import json
+
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        raise NotJson("the list of its versions") from None
+    versions = _mapping(told).get("versions")
+    if not isinstance(versions, list):
+        raise GpuledgerError(f"{_GROUP} tells no versions; see that the URL is an API server's")
+    return {_text(_mapping(one).get("version")) for one in versions}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return clean_name(value, 253) if isinstance(value, str) else ""

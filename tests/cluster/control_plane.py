@@ -7,6 +7,7 @@ import json
 import ssl
 import subprocess
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import httpx
@@ -97,8 +98,14 @@ class ControlPlane:
         self._write_settings()
         self.admin = Client(self.url, self.ca_file, "admin-token")
         self.etcd = Daemon("etcd", self._etcd_command(), logs, ready=self._etcd_is_ready)
-        server = self._server_command(binaries / "kube-apiserver")
-        self.server = Daemon("kube-apiserver", server, logs, ready=self._server_is_ready)
+        # Asked to end, it waits a minute for open watches.
+        self.server = Daemon(
+            "kube-apiserver",
+            self._server_command(binaries / "kube-apiserver"),
+            logs,
+            ready=self._server_is_ready,
+            ends_by=SIGKILL,
+        )
 
     def start(self) -> None:
         self.etcd.start()
@@ -114,6 +121,12 @@ class ControlPlane:
         path = f"api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         wanted = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}}
         return str(self.admin.call("POST", path, wanted)["status"]["token"])
+
+    def renew_account(self, namespace: str, account: str) -> None:
+        """Make a ServiceAccount anew under its name: its old tokens are worthless from now on."""
+        path = f"api/v1/namespaces/{namespace}/serviceaccounts"
+        self.admin.call("DELETE", f"{path}/{account}")
+        self.admin.call("POST", path, {"metadata": {"name": account}})
 
     def revision(self) -> int:
         """The newest resource version."""
@@ -202,8 +215,6 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=EphemeralContainers=true",
             "--allow-privileged",
-            # Shut down at once: a restart is what some tests are about.
-            "--shutdown-delay-duration=0s",
         ]
 
     def _etcd_is_ready(self) -> bool:

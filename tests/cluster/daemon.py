@@ -24,6 +24,7 @@ class Daemon:
         *,
         ready: Callable[[], object] = lambda: True,
         namespaces: int | None = None,
+        ends_by: signal.Signals = signal.SIGTERM,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -31,6 +32,7 @@ class Daemon:
         self._command = [str(word) for word in command]
         self._ready = ready
         self._namespaces = namespaces
+        self._ends_by = ends_by
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = 0
@@ -53,11 +55,11 @@ class Daemon:
         wait_until(self._is_ready, f"{self.name} to be ready, see {self.log}")
         return self
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self) -> None:
         if self._process is None:
             return
         if self._process.poll() is None:
-            os.kill(self.pid, how)
+            os.kill(self.pid, self._ends_by)
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
@@ -65,8 +67,8 @@ class Daemon:
             self._process.wait(30)
         self._process = None
 
-    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.stop(how)
+    def restart(self) -> None:
+        self.stop()
         self.start()
 
     def _child(self) -> int | None:

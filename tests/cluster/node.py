@@ -68,7 +68,9 @@ class Node:
             (folder / place).mkdir(parents=True)
         # No two of these names may meet below the root of the cgroups.
         self.cgroups = Branch(folder.parent.name)
-        self._unshare = Daemon("node", self._unshare_command(), logs, ready=(folder / "ready").exists)
+        # It ignores milder signals while its child lives, and takes its child with it.
+        ready = (folder / "ready").exists
+        self._unshare = Daemon("node", self._unshare_command(), logs, ready=ready, ends_by=SIGKILL)
         self._settings = self._write_settings(control_plane)
         self._binaries = binaries
         self._daemons: list[Daemon] = []
@@ -96,8 +98,7 @@ class Node:
     def stop(self) -> None:
         for daemon in reversed(self._daemons):
             daemon.stop()
-        # It ignores milder signals while its child lives, and takes its child with it.
-        self._unshare.stop(SIGKILL)
+        self._unshare.stop()
         self.cgroups.remove()
 
     def restart_kubelet(self) -> None:

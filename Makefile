@@ -11,7 +11,7 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration lint format docs bench clean debian
+.PHONY: help run test unit integration e2e lint format docs bench clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -21,14 +21,17 @@ run: $(VENV)/.run        ## serve this machine's GPUs (or, without any, a simula
 	@echo "source: $(SOURCE)    page: http://localhost:9400/    metrics: http://localhost:9400/metrics"
 	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
 
-test: $(VENV)/.dev debian  ## every test, with the real Prometheus and the test NVML library
-	$(BIN)/python -m pytest -n $(JOBS) tests
+test: $(VENV)/.dev debian  ## every test but e2e, with the real Prometheus and the test NVML library
+	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/integration
 
 unit: $(VENV)/.dev       ## the fast tests alone
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit
 
 integration: $(VENV)/.dev debian  ## the tests that start real programs
 	$(BIN)/python -m pytest -n $(JOBS) tests/integration
+
+e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes node (root; builds it once, some minutes)
+	$(SUDO) $(BIN)/python -B -m pytest -p no:cacheprovider tests/cluster
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules
 	$(BIN)/ruff check src tests benchmarks
@@ -56,6 +59,15 @@ DEBIAN := gcc libc6-dev prometheus prometheus-node-exporter openssh-server opens
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	[ -z "$$missing" ] || { echo "installing from Debian:" $$missing; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }
+
+# What `e2e` needs besides, as COMMAND:PACKAGE: who has the command (containerd from Docker) keeps it.
+CLUSTER := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
+           etcd:etcd-server containerd:containerd runc:runc
+
+debian-cluster:
+	@missing=$$(for p in $(CLUSTER); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \
 	[ -z "$$missing" ] || { echo "installing from Debian:" $$missing; \
 	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }
 

@@ -1,0 +1,72 @@
+"""A branch of the machine's cgroup tree, in every hierarchy it has, that tests fill and remove."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from running import wait_until
+
+ROOT = Path("/sys/fs/cgroup")
+
+
+class Branch:
+    """`name` below the root. A kubelet that is kept to it never sees, and never ends, anybody else's pods."""
+
+    def __init__(self, name: str) -> None:
+        self.path = f"/{name}"
+        self._tops = [hierarchy / name for hierarchy in _hierarchies()]
+        for top in self._tops:
+            top.mkdir()
+        if _is_unified():
+            controllers = (ROOT / "cgroup.controllers").read_text().split()
+            _enable(ROOT, controllers)
+            _enable(self._tops[0], controllers)
+
+    def put(self, pid: int, path: str) -> None:
+        """Move a process to PATH below this branch, made where missing."""
+        for top in self._tops:
+            place = top / path
+            place.mkdir(parents=True, exist_ok=True)
+            _inherit_cpuset(top, place)
+            (place / "cgroup.procs").write_text(str(pid))
+
+    def remove(self) -> None:
+        """Remove it, once its last process is gone."""
+        for top in self._tops:
+            wait_until(partial(_removed, top), f"{top} to be empty", patience=20)
+
+
+def _is_unified() -> bool:
+    return (ROOT / "cgroup.controllers").exists()
+
+
+def _hierarchies() -> list[Path]:
+    if _is_unified():
+        return [ROOT]
+    # Links (cpu -> cpu,cpuacct) are the same hierarchy again.
+    return [place for place in ROOT.iterdir() if not place.is_symlink() and (place / "cgroup.procs").exists()]
+
+
+def _enable(place: Path, controllers: list[str]) -> None:
+    (place / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+
+
+def _inherit_cpuset(top: Path, place: Path) -> None:
+    # Version 1: a new cpuset is empty and takes no process.
+    steps = [step for step in (place, *place.parents) if step == top or top in step.parents]
+    for step in reversed(steps):
+        for setting in ("cpuset.cpus", "cpuset.mems"):
+            file = step / setting
+            if not _is_unified() and file.exists() and not file.read_text().strip():
+                file.write_text((step.parent / setting).read_text())
+
+
+def _removed(top: Path) -> bool:
+    for place, _, _ in os.walk(top, topdown=False):
+        try:
+            Path(place).rmdir()
+        except OSError:
+            return False
+    return True

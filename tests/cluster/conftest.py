@@ -1,0 +1,113 @@
+"""A real cluster of one node: started once for all tests of this folder, its logs kept when one fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.control_plane import Client, ControlPlane
+from cluster.node import GPUS, Node
+from cluster.pods import NAMESPACE, Pods
+
+HERE = Path(__file__).parent
+MANIFEST = HERE.parent.parent / "deploy/rbac.yaml"
+
+
+@pytest.fixture(scope="session")
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    # Not pytest's own folder: paths of sockets must stay below 108 characters.
+    place = Path(tempfile.mkdtemp(prefix="gpuledger-e2e-"))
+    (place / "logs").mkdir()
+    yield place
+    if request.session.testsfailed:
+        kept = shutil.copytree(place / "logs", f"{place}-logs")
+        sys.stderr.write(f"\nlogs of the cluster: {kept}\n")
+    shutil.rmtree(place)
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Path:
+    assert os.geteuid() == 0, "a kubelet needs root: sudo make e2e"
+    done = subprocess.run([HERE / "build.sh"], stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def control_plane(binaries: Path, folder: Path) -> Iterator[ControlPlane]:
+    (folder / "api").mkdir()
+    plane = ControlPlane(binaries, folder / "api", folder / "logs")
+    try:
+        plane.start()
+        for name in (NAMESPACE, "gpuledger"):
+            plane.admin.call("POST", "api/v1/namespaces", {"metadata": {"name": name}})
+        plane.admin.apply(MANIFEST)
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def node(binaries: Path, control_plane: ControlPlane, folder: Path) -> Iterator[Node]:
+    (folder / "node").mkdir()
+    made = Node("node-1", GPUS, control_plane, binaries, folder / "node", folder / "logs")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def pods(control_plane: ControlPlane) -> Iterator[Pods]:
+    """Pods of one test: gone with it."""
+    made = Pods(control_plane.admin)
+    yield made
+    made.forget_all()
+
+
+@pytest.fixture
+def account(control_plane: ControlPlane) -> Iterator[Client]:
+    """The API server as the ServiceAccount of deploy/rbac.yaml sees it."""
+    client = Client(
+        control_plane.url, control_plane.ca_file, control_plane.token_of("gpuledger", "gpuledger")
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def token_file(control_plane: ControlPlane, tmp_path: Path) -> Path:
+    """The account's token where a pod would find it."""
+    file = tmp_path / "token"
+    file.write_text(control_plane.token_of("gpuledger", "gpuledger"))
+    return file
+
+
+@pytest.fixture
+def api_flags(control_plane: ControlPlane, token_file: Path) -> tuple[str, ...]:
+    """Flags by which the program reaches the API server."""
+    return (
+        *("--kubernetes-api", control_plane.url),
+        *("--kubernetes-ca-file", str(control_plane.ca_file)),
+        *("--kubernetes-token-file", str(token_file)),
+    )
+
+
+@pytest.fixture
+def node_flags(node: Node, api_flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags of a program that runs on the real node."""
+    return (
+        *api_flags,
+        *("--node-name", node.name),
+        *("--pod-resources-socket", str(node.pod_resources)),
+        *("--pod-logs", str(node.pod_logs)),
+    )

@@ -1,0 +1,235 @@
+"""etcd and a real kube-apiserver with TLS, RBAC and an audit log, on loopback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import httpx
+import yaml
+
+from cluster.daemon import Daemon
+from running import free_port
+
+Json = dict[str, Any]
+
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+_PKI = """\
+[req]
+distinguished_name = dn
+prompt = no
+[dn]
+CN = gpuledger-tests
+[ca]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign
+subjectKeyIdentifier = hash
+[server]
+basicConstraints = critical, CA:FALSE
+authorityKeyIdentifier = keyid
+extendedKeyUsage = serverAuth
+subjectAltName = IP:127.0.0.1, DNS:localhost
+"""
+_PLURALS = {
+    "ServiceAccount": "api/v1/namespaces/{namespace}/serviceaccounts",
+    "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+}
+
+
+class Client:
+    """Speaks to the API server as one user."""
+
+    def __init__(self, url: str, ca_file: Path, token: str) -> None:
+        self.token = token
+        tls = ssl.create_default_context(cafile=str(ca_file))
+        self._http = httpx.Client(
+            base_url=url,
+            verify=tls,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
+            trust_env=False,
+        )
+
+    def ask(self, method: str, path: str, body: Json | None = None, **parameters: str) -> httpx.Response:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = None if body is None else json.dumps(body).encode()
+        return self._http.request(
+            method, path, content=content, params=parameters or None, headers={"Content-Type": kind}
+        )
+
+    def call(self, method: str, path: str, body: Json | None = None, **parameters: str) -> Json:
+        """The answer to a call that must go well."""
+        answer = self.ask(method, path, body, **parameters)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        found: Json = answer.json()
+        return found
+
+    def apply(self, file: Path) -> None:
+        """Create every object of a manifest."""
+        for document in yaml.safe_load_all(file.read_text()):
+            path = _PLURALS[document["kind"]].format(**document["metadata"])
+            self.call("POST", path, document)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class ControlPlane:
+    """`folder` holds keys and data, `logs` what the programs say. The user `stranger` may do nothing."""
+
+    def __init__(self, binaries: Path, folder: Path, logs: Path) -> None:
+        self.folder = folder
+        self.ca_file = folder / "ca.crt"
+        self.audit_file = logs / "audit.log"
+        self.url = f"https://127.0.0.1:{free_port()}"
+        self._etcd_url = f"http://127.0.0.1:{free_port()}"
+        self._make_keys()
+        self._write_settings()
+        self.admin = Client(self.url, self.ca_file, "admin-token")
+        self.etcd = Daemon("etcd", self._etcd_command(), logs, ready=self._etcd_is_ready)
+        # Asked to end, it waits a minute for open watches.
+        self.server = Daemon(
+            "kube-apiserver",
+            self._server_command(binaries / "kube-apiserver"),
+            logs,
+            ready=self._server_is_ready,
+            ends_by=SIGKILL,
+        )
+
+    def start(self) -> None:
+        self.etcd.start()
+        self.server.start()
+
+    def stop(self) -> None:
+        self.admin.close()
+        self.server.stop()
+        self.etcd.stop()
+
+    def token_of(self, namespace: str, account: str) -> str:
+        """A bound token of a ServiceAccount, as the kubelet would mount it."""
+        path = f"api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        wanted = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}}
+        return str(self.admin.call("POST", path, wanted)["status"]["token"])
+
+    def renew_account(self, namespace: str, account: str) -> None:
+        """Make a ServiceAccount anew under its name: its old tokens are worthless from now on."""
+        path = f"api/v1/namespaces/{namespace}/serviceaccounts"
+        self.admin.call("DELETE", f"{path}/{account}")
+        self.admin.call("POST", path, {"metadata": {"name": account}})
+
+    def revision(self) -> int:
+        """The newest resource version."""
+        return int(self.admin.call("GET", "api/v1/namespaces")["metadata"]["resourceVersion"])
+
+    def compact(self) -> None:
+        """Make etcd forget every revision but the newest."""
+        answer = httpx.post(
+            f"{self._etcd_url}/v3/kv/compaction",
+            json={"revision": self.revision(), "physical": True},
+            trust_env=False,
+        )
+        assert answer.is_success, answer.text
+
+    def audited(self, user: str) -> list[Json]:
+        """What this user has asked for, oldest first."""
+        events = [json.loads(line) for line in self.audit_file.read_text().splitlines() if line.endswith("}")]
+        return [event for event in events if event["user"]["username"] == user]
+
+    def kubeconfig(self, token: str) -> Path:
+        file = self.folder / "kubeconfig"
+        authority = base64.b64encode(self.ca_file.read_bytes()).decode()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "clusters": [
+                {
+                    "name": "tests",
+                    "cluster": {"server": self.url, "certificate-authority-data": authority},
+                }
+            ],
+            "users": [{"name": "tests", "user": {"token": token}}],
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests"}}],
+        }
+        file.write_text(yaml.safe_dump(config))
+        return file
+
+    def _make_keys(self) -> None:
+        (self.folder / "pki.cnf").write_text(_PKI)
+        new = "req -x509 -config pki.cnf -newkey rsa:2048 -nodes -days 2"
+        for command in (
+            f"{new} -extensions ca -subj /CN=tests-ca -keyout ca.key -out ca.crt",
+            f"{new} -extensions server -CA ca.crt -CAkey ca.key -keyout server.key -out server.crt",
+            "genrsa -out accounts.key 2048",
+        ):
+            subprocess.run(["openssl", *command.split()], cwd=self.folder, check=True, capture_output=True)
+
+    def _write_settings(self) -> None:
+        users = ['admin-token,admin,1,"system:masters"', "stranger-token,stranger,2"]
+        (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
+        (self.folder / "audit.yaml").write_text(yaml.safe_dump(_AUDIT))
+
+    def _etcd_command(self) -> list[str]:
+        peer = f"http://127.0.0.1:{free_port()}"
+        return [
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={self._etcd_url}",
+            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+        ]
+
+    def _server_command(self, binary: Path) -> list[str | Path]:
+        accounts = self.folder / "accounts.key"
+        return [
+            binary,
+            f"--etcd-servers={self._etcd_url}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.url.rpartition(':')[2]}",
+            f"--cert-dir={self.folder}",
+            f"--tls-cert-file={self.folder / 'server.crt'}",
+            f"--tls-private-key-file={self.folder / 'server.key'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={accounts}",
+            f"--service-account-signing-key-file={accounts}",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            f"--audit-policy-file={self.folder / 'audit.yaml'}",
+            f"--audit-log-path={self.audit_file}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            # Nobody makes `default` accounts here: that would take a controller manager.
+            "--disable-admission-plugins=ServiceAccount",
+            "--feature-gates=EphemeralContainers=true",
+            "--allow-privileged",
+        ]
+
+    def _etcd_is_ready(self) -> bool:
+        return _answers(httpx.Client(base_url=self._etcd_url, trust_env=False), "health")
+
+    def _server_is_ready(self) -> bool:
+        try:
+            return self.admin.ask("GET", "readyz").is_success
+        except httpx.TransportError:
+            return False
+
+
+def _answers(client: httpx.Client, path: str) -> bool:
+    with client:
+        try:
+            return client.get(path).is_success
+        except httpx.TransportError:
+            return False

@@ -1,0 +1,88 @@
+"""A program in the background: its output in a file, stopped by its own pid, gone when the tests are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from running import wait_until
+
+
+class Daemon:
+    """`namespaces` is the pid of a process whose mount and pid namespaces the program is to live in."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        folder: Path,
+        *,
+        ready: Callable[[], object] = lambda: True,
+        namespaces: int | None = None,
+        ends_by: signal.Signals = signal.SIGTERM,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = [str(word) for word in command]
+        self._ready = ready
+        self._namespaces = namespaces
+        self._ends_by = ends_by
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+
+    def start(self) -> Daemon:
+        enter: list[str] = []
+        if self._namespaces is not None:
+            enter = ["nsenter", f"--target={self._namespaces}", "--mount", "--pid", "--"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *enter, *self._command],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self._env,
+                start_new_session=True,
+            )
+        # nsenter waits beside the program that it has started.
+        self.pid = wait_until(self._child, self.name) if enter else self._process.pid
+        wait_until(self._is_ready, f"{self.name} to be ready, see {self.log}")
+        return self
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            os.kill(self.pid, self._ends_by)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.kill(self.pid, signal.SIGKILL)
+            self._process.wait(30)
+        self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _child(self) -> int | None:
+        self._check()
+        assert self._process is not None
+        children = psutil.Process(self._process.pid).children()
+        return children[0].pid if children else None
+
+    def _is_ready(self) -> object:
+        self._check()
+        return self._ready()
+
+    def _check(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            tail = self.log.read_text("utf-8", "replace").splitlines()[-30:]
+            raise AssertionError("\n".join([f"{self.name} ended with {self._process.returncode}:", *tail]))

@@ -1,0 +1,168 @@
+"""A real node: containerd, kubelet and a fake device plugin, in mount and pid namespaces of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGKILL
+
+import psutil
+import yaml
+
+from cluster import image
+from cluster.cgroups import Branch
+from cluster.control_plane import ControlPlane
+from cluster.daemon import Daemon
+from running import free_port, wait_until
+
+HERE = Path(__file__).parent
+RESOURCE = "nvidia.com/gpu"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+GPUS = tuple(f"GPU-5ca1ab1e-0000-4000-8000-{number:012x}" for number in range(8))
+
+# No networks: pods share the host's, for one of their own would change this machine's settings.
+# `restrict_oom_score_adj`: the tests may run where a process cannot be made less killable than its parent.
+_CONTAINERD = """\
+version = 2
+root = "{root}"
+state = "/run/containerd"
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{root}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{root}/no-networks"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+"""
+
+
+class Node:
+    """`name` in the API; below `folder` lies what it believes to be /var/lib, /var/log and /run."""
+
+    def __init__(
+        self,
+        name: str,
+        devices: Sequence[str],
+        control_plane: ControlPlane,
+        binaries: Path,
+        folder: Path,
+        logs: Path,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.kubelet_folder = folder / "var/lib/kubelet"
+        self.pod_resources = self.kubelet_folder / "pod-resources/kubelet.sock"
+        self.pod_logs = folder / "var/log"
+        self.static_pods = folder / "static"
+        self._devices = list(devices)
+        self._api = control_plane
+        self._logs = logs
+        for place in ("var/lib/kubelet/device-plugins", "var/log", "run", "static", "containerd"):
+            (folder / place).mkdir(parents=True)
+        # No two of these names may meet below the root of the cgroups.
+        self.cgroups = Branch(folder.parent.name)
+        # It ignores milder signals while its child lives, and takes its child with it.
+        ready = (folder / "ready").exists
+        self._unshare = Daemon("node", self._unshare_command(), logs, ready=ready, ends_by=SIGKILL)
+        self._settings = self._write_settings(control_plane)
+        self._binaries = binaries
+        self._daemons: list[Daemon] = []
+
+    def start(self) -> None:
+        first = self._unshare.start().pid
+        inside = wait_until(lambda: _children(first), "the node's first process")[0]
+        containerd = Daemon(
+            "containerd",
+            ["containerd", "--config", self.folder / "containerd.toml"],
+            self._logs,
+            ready=(self.folder / "run/containerd/containerd.sock").exists,
+            namespaces=inside,
+        )
+        self._daemons.append(containerd.start())
+        self._import_image(inside)
+        kubelet = [self._binaries / "kubelet", *self._settings]
+        self.kubelet = Daemon("kubelet", kubelet, self._logs, ready=self._offers_devices, namespaces=inside)
+        plugin = [sys.executable, HERE / "device_plugin.py", self.kubelet_folder / "device-plugins"]
+        self._daemons.append(
+            Daemon("device-plugin", [*plugin, RESOURCE, VISIBLE, *self._devices], self._logs).start()
+        )
+        self._daemons.append(self.kubelet.start())
+
+    def stop(self) -> None:
+        for daemon in reversed(self._daemons):
+            daemon.stop()
+        self._unshare.stop()
+        self.cgroups.remove()
+
+    def restart_kubelet(self) -> None:
+        """Containers go on; returns once devices are offered again."""
+        self.kubelet.stop()
+        # What it said last would look like what it says next.
+        none = {"allocatable": {RESOURCE: "0"}, "capacity": {RESOURCE: "0"}}
+        self._api.admin.call("PATCH", f"api/v1/nodes/{self.name}/status", {"status": none})
+        self.kubelet.start()
+
+    def _offers_devices(self) -> bool:
+        answer = self._api.admin.ask("GET", f"api/v1/nodes/{self.name}")
+        if not answer.is_success:
+            return False
+        offered = answer.json()["status"].get("allocatable", {}).get(RESOURCE, "0")
+        return offered == str(len(self._devices)) and self.pod_resources.exists()
+
+    def _unshare_command(self) -> list[str | Path]:
+        namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        return ["unshare", *namespaces, HERE / "node.sh", self.folder]
+
+    def _import_image(self, inside: int) -> None:
+        archive = image.build(self.folder)
+        command = ["ctr", "--namespace=k8s.io", "image", "import", "--snapshotter=native", str(archive)]
+        enter = ["nsenter", f"--target={inside}", "--mount", "--pid", "--"]
+        done = subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def _write_settings(self, control_plane: ControlPlane) -> list[str | Path]:
+        root = self.folder / "containerd"
+        (self.folder / "containerd.toml").write_text(_CONTAINERD.format(root=root, image=image.NAME))
+        settings = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "127.0.0.1",
+            "port": free_port(),
+            "healthzPort": free_port(),
+            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.cgroups.path,
+            "enforceNodeAllocatable": [],
+            "failSwapOn": False,
+            "makeIPTablesUtilChains": False,
+            "resolvConf": "",
+            "staticPodPath": str(self.static_pods),
+            "fileCheckFrequency": "1s",
+            "nodeStatusUpdateFrequency": "1s",
+            "featureGates": {"EphemeralContainers": True},
+            # The machine's disk is not the test's: nothing is evicted, no image collected.
+            "imageGCHighThresholdPercent": 100,
+            "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi"},
+        }
+        file = self.folder / "kubelet.yaml"
+        file.write_text(yaml.safe_dump(settings))
+        return [
+            f"--config={file}",
+            f"--kubeconfig={control_plane.kubeconfig(control_plane.admin.token)}",
+            f"--hostname-override={self.name}",
+            f"--cert-dir={self.folder / 'pki'}",
+            "--container-runtime=remote",
+            "--container-runtime-endpoint=unix:///run/containerd/containerd.sock",
+        ]
+
+
+def _children(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children()]

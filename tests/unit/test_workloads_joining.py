@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,8 @@ from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.joining import join
 from gpuledger.workloads.naming import Workloads
+from gpuledger.workloads.pods.index import Pods
+from gpuledger.workloads.pods.pod import Pod
 
 GPU = gpu(0)
 UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
@@ -21,23 +22,16 @@ ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
 FOUND = Workload(kind="pod", pod_uid=UID, container_id=ID, user="root", found_by="cgroup", missing="pod_name")
 
 
-@dataclass(frozen=True)
-class Pod:
-    uid: str = UID
-    namespace: str = "ml"
-    name: str = "train-0"
-    containers: Mapping[str, str] = field(default_factory=lambda: {ID: "main"})
-    labels: tuple[tuple[str, str], ...] = (("team", "nlp"),)
-    controller_kind: str = "Job"
-    controller: str = "train"
-
-
-class Pods(dict[str, Pod]):
-    def by_uid(self, uid: str) -> Pod | None:
-        return self.get(uid)
-
-
-KNOWN, NONE = Pods({UID: Pod()}), Pods()
+TRAINER = Pod(
+    UID,
+    "ml",
+    "train-0",
+    containers={ID: "main"},
+    labels=(("team", "nlp"),),
+    controller_kind="Job",
+    controller="train",
+)
+KNOWN, NONE = Pods([TRAINER]), Pods()
 
 
 def handed(pod: str = "train-0", container: str = "main", uid: str = "") -> Allocation:
@@ -85,7 +79,7 @@ def test_the_process_comes_first_and_its_device_second(
 
 
 def test_a_container_not_in_the_status_yet_is_named_by_the_device_handed_to_its_pod() -> None:
-    late = Pods({UID: Pod(containers={})})
+    late = Pods([replace(TRAINER, containers={})])
     assert names(join(FOUND, late, (handed(),), computes=True))[2:] == ("main", "cgroup", "")
     assert names(join(FOUND, late, (handed("other"),), computes=True))[2:] == ("", "cgroup", "container_name")
 

@@ -65,6 +65,8 @@ _ONCE = ("process", "session")
 
 # A driver without persistence mode takes some seconds per GPU to wake; one that hangs takes for ever.
 _PATIENCE = 30.0
+# Names are worth a wait, but without them the processes are told all the same.
+_PATIENCE_WITH_MAPS = 10.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -151,6 +153,8 @@ def _write_once(parts: Parts, names: tuple[str, ...], file: Textfile, neighbours
 
 def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
     """One tick's page. Raises SourceUnavailable when there are no readings."""
+    parts.maps.start()
+    parts.maps.wait(_PATIENCE_WITH_MAPS)
     with _quiet_node():
         # A thread, because a call of a hanging driver cannot be interrupted; daemon, because it may be left.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)
@@ -164,6 +168,7 @@ def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
     page, body = parts.pages.text(names)
     _check_read(page)
     parts.source.close()
+    parts.maps.stop()
     return body
 
 
@@ -200,7 +205,7 @@ def _keep_writing(
             every,
         )
         warn_if_simulated(parts.source.info)
-        parts.node.start()
+        parts.start()
         try:
             _write_until_told(parts, names, file, neighbours, every, wake)
             log.info("stopping: %s goes with the program that kept it", file.path)

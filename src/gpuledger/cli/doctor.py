@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.main import no_words
+from gpuledger.cli.wiring import read_once
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
+from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
@@ -28,6 +31,8 @@ from gpuledger.sources.checks import source_checks
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.workloads.checks import owner_checks
+from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
 
 _ABOUT = """\
 Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works,
@@ -52,6 +57,10 @@ examples:
   docker exec CONTAINER gpuledger doctor
   kubectl exec POD -- gpuledger doctor
 """
+
+
+# Without these there is nobody to be named.
+_NEEDED = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,17 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     opened = open_source(source, smi, NoHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
+    driver = source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs))
+    kubernetes: tuple[Check, ...] = ()
+    if not simulated:
+        from gpuledger.workloads.pods.checks import kubernetes_checks
+
+        node = node_name(build(DialectSettings, values).node_name, environment, gethostname())
+        kubernetes = kubernetes_checks(build(KubernetesSettings, values), node, environment)
     return (
-        *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
+        *driver,
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
+        *kubernetes,
+        *owner_checks(lambda: read_once(values), _NEEDED),
         *output_checks(http, textfile, procfs=procfs),
     )

@@ -62,7 +62,7 @@ async def _serve(values: Mapping[str, object]) -> int:
         # Port first: who cannot listen must not have touched the driver.
         await server.start()
         _greet(made.parts, server)
-        made.parts.node.start()
+        made.parts.start()
         await _until_told()
         log.info("stopping")
     finally:

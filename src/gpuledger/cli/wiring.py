@@ -23,6 +23,7 @@ from gpuledger.ledger.store.store import Store
 from gpuledger.model.errors import UsageError
 from gpuledger.model.page import Dialect, Page
 from gpuledger.model.settings import build
+from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.source import Clock, Source
 from gpuledger.node.loop import Node
 from gpuledger.node.settings import NodeSettings
@@ -36,7 +37,10 @@ from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.settings import WebSettings
+from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
+from gpuledger.workloads.open import open_maps
+from gpuledger.workloads.pods.settings import KubernetesSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,17 @@ class Parts:
     node: Node
     pages: PageStore
     store: Store | None
+    maps: Maps
+
+    def start(self) -> None:
+        """Begin to look: who owns what, then who runs."""
+        self.maps.start()
+        self.node.start()
 
     def stop(self) -> None:
-        """End the node, then close the books."""
+        """End the node and the maps, then close the books."""
         self.node.stop()
+        self.maps.stop()
         if self.store is not None:
             self.store.close()
 
@@ -91,6 +102,10 @@ def assemble_parts(
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
     pci = PciBus(host_settings.sysfs)
     source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock, pci)
+    # Of a machine that is made up, recorded or far away this one's owners know nothing.
+    local = source.info.name == "nvml" or (source.info.name == "smi" and not source.info.detail)
+    node_name = build(DialectSettings, values).node_name
+    maps = open_maps(build(KubernetesSettings, values), node_name, environ, clock) if local else Maps()
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
     store = None
     if keeps_books:
@@ -103,14 +118,29 @@ def assemble_parts(
     ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
         source,
-        name=Workloads(users.name).name,
+        name=Workloads(users.name, maps if len(maps) else None).name,
         post=ledger.post,
         publish=publish,
         wanted=lambda: pages.wants() | ledger.wants,
         clock=clock,
         interval=build(NodeSettings, values).interval,
+        maps=maps.health,
     )
-    return Parts(clock, source, node, pages, store)
+    return Parts(clock, source, node, pages, store, maps)
+
+
+def read_once(values: Mapping[str, Any], patience: float = 10.0) -> Snapshot | None:
+    """One tick of these settings, its processes named; None when there are no readings.
+
+    Waits so many seconds for the maps of owners. Raises as `assemble_parts` does.
+    """
+    parts = assemble_parts(values, {}, (), keeps_books=False)
+    parts.maps.start()
+    parts.maps.wait(patience)
+    try:
+        return parts.node.tick().snapshot
+    finally:
+        parts.stop()
 
 
 def assemble_node(values: Mapping[str, Any]) -> Assembly:

@@ -12,6 +12,7 @@ from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
+from gpuledger.workloads.pods.settings import KubernetesSettings
 
 NODE: dict[str, type] = {
     "where readings come from": SourceSettings,
@@ -23,6 +24,7 @@ NODE: dict[str, type] = {
     "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
     "this machine": HostSettings,
+    "whose pods": KubernetesSettings,
     "log": LogSettings,
 }
 

@@ -32,7 +32,8 @@ class DialectSettings:
         "node_name",
         text,
         "",
-        "add a label node=NAME to the process and session families",
+        "name of this node in Kubernetes (default: $NODE_NAME, else the hostname); given, it is also a label "
+        "node=NAME of the process and session families",
         metavar="NAME",
     )
     mig_label: str = setting(

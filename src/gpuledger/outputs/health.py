@@ -37,13 +37,14 @@ def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
 
 
 def describe(page: Page) -> str:
-    """Two lines: the verdict; then how many ticks were made, and how often."""
+    """The verdict; how many ticks were made, and how often; and the maps of owners that cannot be read now."""
     health = page.health
     every = f"one every {health.interval:g} s"
     if health.interval != health.asked_interval:
         every += f" ({health.asked_interval:g} s asked)"
     ticks = "1 tick" if health.ticks == 1 else f"{health.ticks} ticks"
-    return f"{verdict(page)}\n{ticks}, {every}"
+    failing = [f"\n{one.name}: {one.error}" for one in health.maps if not one.success]
+    return f"{verdict(page)}\n{ticks}, {every}" + "".join(failing)
 
 
 def verdict(page: Page) -> str:

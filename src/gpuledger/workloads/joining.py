@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.pods.index import Pods
+from gpuledger.workloads.pods.pod import Pod
 
 # The evidence of a cgroup is missing altogether: the Device may still tell.
 _NO_EVIDENCE = frozenset(
@@ -22,46 +23,7 @@ _NO_EVIDENCE = frozenset(
 )
 
 
-class NamedPod(Protocol):
-    """What Kubernetes says of a pod; `containers` are names by container id."""
-
-    @property
-    def uid(self) -> str:
-        """The UID that the API server gave it."""
-
-    @property
-    def namespace(self) -> str:
-        """Its namespace."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def containers(self) -> Mapping[str, str]:
-        """Names of its containers by container id, without the runtime."""
-
-    @property
-    def labels(self) -> tuple[tuple[str, str], ...]:
-        """The labels that the user allowed, sorted."""
-
-    @property
-    def controller_kind(self) -> str:
-        """The kind of what made it."""
-
-    @property
-    def controller(self) -> str:
-        """The name of what made it."""
-
-
-class PodNames(Protocol):
-    """Pods of this node as they were last known."""
-
-    def by_uid(self, uid: str) -> NamedPod | None:
-        """The pod whose cgroup bears this UID (for a static pod, the hash of its manifest)."""
-
-
-def join(found: Workload, pods: PodNames, handed: Sequence[Allocation], *, computes: bool) -> Workload:
+def join(found: Workload, pods: Pods, handed: Sequence[Allocation], *, computes: bool) -> Workload:
     """The owner of a process on a Device that was handed to `handed`, from what its cgroup told (`found`).
 
     A pod is named by its UID. Where its UID is not known (yet), or a process that computes has no evidence of
@@ -69,7 +31,7 @@ def join(found: Workload, pods: PodNames, handed: Sequence[Allocation], *, compu
     nobody is guessed.
     """
     if found.kind == "pod":
-        pod = pods.by_uid(found.pod_uid)
+        pod = pods.uid(found.pod_uid)
         if pod is not None:
             return _named(found, pod, handed)
         return _by_device(found, _of_pod(found, handed)) or found
@@ -78,8 +40,8 @@ def join(found: Workload, pods: PodNames, handed: Sequence[Allocation], *, compu
     return found
 
 
-def _named(found: Workload, pod: NamedPod, handed: Sequence[Allocation]) -> Workload:
-    container = pod.containers.get(found.container_id, "")
+def _named(found: Workload, pod: Pod, handed: Sequence[Allocation]) -> Workload:
+    container = pod.container(found.container_id)
     if not container:
         mine = {
             item.workload.container

@@ -20,6 +20,8 @@ log = logging.getLogger("gpuledger.workloads")
 
 T = TypeVar("T", bound=Sized)
 
+# The error of a map that was not tried yet.
+NOT_READ = "not read yet"
 # A failing reading is tried again after the period, twice it, four times it, up to this.
 _LONGEST_BACKOFF = 60.0
 # Nudges come with every process not known yet: not more often than this is anybody asked.
@@ -66,7 +68,7 @@ class Polled(Generic[T]):
         self._period = period
         self._clock = clock
         self._random = random or Random()
-        self._health = MapHealth(name, success=False, error="not read yet")
+        self._health = MapHealth(name, success=False, error=NOT_READ)
         self._failures = 0
         self._nudged = False
         self._stopping = False

@@ -1,0 +1,94 @@
+"""Every map of owners of this machine, joined: what the naming of a Snapshot asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from gpuledger.model.devices import Device
+from gpuledger.model.page import MapHealth
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.joining import join
+from gpuledger.workloads.maps import NOT_READ, OwnerMap
+from gpuledger.workloads.pods.index import NO_PODS, Pods
+
+# Of one kind of maps: answers the same object while neither the map nor the Devices changed.
+Allocations = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
+# Adds what a map knows to an owner, or answers the owner itself.
+Enrich = Callable[[Workload], Workload]
+
+
+class Maps:
+    """The maps of this machine as naming's Knowledge. Empty where there are none, and then it knows nothing.
+
+    `pods` tells the pods known now. Each of `handed` answers the Devices that one kind of map says were
+    handed out; `enrich` adds what the others know. `moments` answer the values on which `enrich` rests.
+    """
+
+    def __init__(
+        self,
+        maps: Sequence[OwnerMap] = (),
+        pods: Callable[[], Pods] = lambda: NO_PODS,
+        handed: Sequence[Allocations] = (),
+        enrich: Enrich = lambda owner: owner,
+        moments: Callable[[], tuple[object, ...]] = tuple,
+    ) -> None:
+        self._maps = tuple(maps)
+        self._pods = pods
+        self._handed = tuple(handed)
+        self._enrich = enrich
+        self._moments = moments
+        self._parts: tuple[tuple[Allocation, ...], ...] = ()
+        self._joined: tuple[Allocation, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def start(self) -> None:
+        """Begin to keep all of them up to date."""
+        for one in self._maps:
+            one.start()
+
+    def stop(self) -> None:
+        """End their threads."""
+        for one in self._maps:
+            one.stop()
+
+    def wait(self, patience: float) -> None:
+        """For who looks but once: until every map was read or has failed, `patience` seconds at most."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until and any(_is_untried(one.health) for one in self._maps):
+            time.sleep(0.02)
+
+    def health(self) -> tuple[MapHealth, ...]:
+        """How each of them stands."""
+        return tuple([one.health for one in self._maps])
+
+    # What naming asks.
+
+    def moment(self) -> tuple[object, ...]:
+        """The values that answers rest on."""
+        return (self._pods(), *self._moments())
+
+    def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        """Everything that was handed out, the same object while nothing changed."""
+        parts = tuple([handed(devices) for handed in self._handed])
+        if len(parts) != len(self._parts) or any(
+            new is not old for new, old in zip(parts, self._parts, strict=True)
+        ):
+            self._parts = parts
+            self._joined = tuple([item for part in parts for item in part])
+        return self._joined
+
+    def join(self, found: Workload, handed: Sequence[Allocation], *, computes: bool) -> Workload:
+        """The owner, as far as anybody knows him."""
+        return self._enrich(join(found, self._pods(), handed, computes=computes))
+
+    def nudge(self) -> None:
+        """Somebody's name is still missing."""
+        for one in self._maps:
+            one.nudge()
+
+
+def _is_untried(health: MapHealth) -> bool:
+    return not health.success and health.last_success is None and health.error == NOT_READ

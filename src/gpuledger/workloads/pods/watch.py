@@ -36,9 +36,9 @@ class PodWatch:
 
     The list is answered from the server's cache (resourceVersion=0), the watch lasts about `watch_seconds`
     and then goes on from where it stood. `jitter` seconds at most are waited before the first list and after
-    each watch, so that many nodes do not ask at once. Silence for `grace` seconds longer than a watch means that
-    the server hangs. While the server is gone the last known pods stay;
-    `health.last_success` is when it last said anything.
+    each watch, so that many nodes do not ask at once. Silence for `grace` seconds longer than a watch means
+    that the server hangs. While the server is gone the last known pods stay; `health.last_success` is when it
+    last said anything.
     """
 
     def __init__(
@@ -122,8 +122,9 @@ class PodWatch:
         except Refused as error:
             if error.gone:
                 return self._forgotten()
-            # Who may list and not watch is still told the truth, if late.
-            self._version = ""
+            if error.status == 403:
+                # Who may list and not watch is still told the truth, if late.
+                self._version = ""
             return max(self._fail(str(error)), error.retry_after)
         except (NotJson, WatchFailed) as error:
             # An event may be lost.

@@ -51,7 +51,7 @@ class Pods:
         return found if found or self._others is None else self._others.container(container_id)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._pods) if self._others is None else sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Pod]:
         yield from self._pods

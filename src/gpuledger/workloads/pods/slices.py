@@ -56,19 +56,11 @@ class SliceReader:
 
     def read(self) -> ResourceSlices:
         """The devices; none where the server is too old for DRA. Raises GpuledgerError."""
-        version = self._version or self._discover()
-        if not version:
-            return ResourceSlices()
-        try:
-            slices = self._list(version)
-        except Refused as error:
-            if error.status != 404:
-                raise
-            # The server was updated, or downgraded: ask again next time.
-            self._version = ""
-            return ResourceSlices()
-        self._version = version
-        return slices
+        if self._version and (slices := self._list(self._version)) is not None:
+            return slices
+        # The server is asked for the first time, or was updated.
+        self._version = self._discover()
+        return (self._list(self._version) if self._version else None) or ResourceSlices()
 
     def _discover(self) -> str:
         """The version to ask for; empty where the server knows none of them."""
@@ -81,7 +73,16 @@ class SliceReader:
             return ""
         return next((version for version in _VERSIONS if version in served), "")
 
-    def _list(self, version: str) -> ResourceSlices:
+    def _list(self, version: str) -> ResourceSlices | None:
+        """None where this version is not served."""
+        try:
+            return self._pages(version)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def _pages(self, version: str) -> ResourceSlices:
         query = {"fieldSelector": f"spec.nodeName={self._node}", "limit": "500", "resourceVersion": "0"}
         found = _Generations()
         while True:

@@ -122,8 +122,9 @@ class PodWatch:
         except Refused as error:
             if error.gone:
                 return self._forgotten()
-            # Who may list and not watch is still told the truth, if late.
-            self._version = ""
+            if error.status == 403:
+                # Who may list and not watch is still told the truth, if late.
+                self._version = ""
             return max(self._fail(str(error)), error.retry_after)
         except (NotJson, WatchFailed) as error:
             # An event may be lost.

@@ -80,8 +80,11 @@ Script = Callable[[Talk], None]
 
 @dataclass
 class ApiServer:
-    """`lists` and `watches` are scripts for the next requests; without one, `pods` are listed, and what is put
-    into `events` is watched (END ends a watch as its timeout does, CUT as a broken connection does)."""
+    """`lists` and `watches` are scripts for the next requests.
+
+    Without one, `pods` are listed, and what is put into `events` is watched: END ends a watch as its timeout
+    does, CUT as a broken connection does.
+    """
 
     pods: list[Json] = field(default_factory=list)
     version: str = "100"

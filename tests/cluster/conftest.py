@@ -109,6 +109,7 @@ def node_flags(node: Node, api_flags: tuple[str, ...]) -> tuple[str, ...]:
     return (
         *api_flags,
         *("--node-name", node.name),
+        *("--pod-resources-socket", str(node.pod_resources)),
         *("--pod-logs", str(node.pod_logs)),
     )
 

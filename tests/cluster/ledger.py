@@ -48,6 +48,16 @@ class Ledger:
         rows = self.samples("my_gpu_process_active")
         return {labels["pod_uid"] for labels, _ in rows if labels["pid"] == str(pid)}
 
+    def holders(self, uuid: str) -> set[Names]:
+        """Who has been given a GPU, whether or not anything runs there."""
+        rows = [labels for labels, _ in self.samples("gpuledger_device_owner_info") if labels["uuid"] == uuid]
+        return {(row["namespace"], row["pod"], row["container"]) for row in rows}
+
+    def device_state(self, uuid: str) -> str:
+        rows = self.samples("gpuledger_device_state")
+        (state,) = (row["state"] for row, value in rows if row["uuid"] == uuid and value == 1)
+        return state
+
     def unresolved(self) -> dict[str, float]:
         """Processes without a full name, by the reason why."""
         return {
@@ -56,6 +66,12 @@ class Ledger:
 
     def wait_names(self, pid: int, *names: Names) -> None:
         wait_until(lambda: self.names(pid) == set(names), f"process {pid} to bear {names}")
+
+    def wait_holders(self, uuid: str, *names: Names) -> None:
+        wait_until(lambda: self.holders(uuid) == set(names), f"{uuid} to be held by {names}")
+
+    def wait_state(self, uuid: str, state: str) -> None:
+        wait_until(lambda: self.device_state(uuid) == state, f"{uuid} to be {state}")
 
     def rest(self, ticks: int = 5) -> None:
         """Let it see the world a few times more: what does not change now stands."""

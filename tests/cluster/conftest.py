@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.control_plane import Client, ControlPlane
+from cluster.ledger import Ledger, ledger
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
 
@@ -111,3 +112,10 @@ def node_flags(node: Node, api_flags: tuple[str, ...]) -> tuple[str, ...]:
         *("--pod-resources-socket", str(node.pod_resources)),
         *("--pod-logs", str(node.pod_logs)),
     )
+
+
+@pytest.fixture
+def books(node_flags: tuple[str, ...], tmp_path: Path) -> Iterator[Ledger]:
+    """The program as it runs on the real node."""
+    with ledger(tmp_path, GPUS, *node_flags) as running:
+        yield running

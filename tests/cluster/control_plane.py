@@ -6,6 +6,8 @@ import base64
 import json
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -115,6 +117,15 @@ class ControlPlane:
         self.admin.close()
         self.server.stop()
         self.etcd.stop()
+
+    @contextmanager
+    def server_away(self) -> Iterator[None]:
+        """No API server within."""
+        self.server.stop()
+        try:
+            yield
+        finally:
+            self.server.start()
 
     def token_of(self, namespace: str, account: str) -> str:
         """A bound token of a ServiceAccount, as the kubelet would mount it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGKILL
 
@@ -13,7 +15,7 @@ import yaml
 
 from cluster import image
 from cluster.cgroups import Branch
-from cluster.control_plane import ControlPlane
+from cluster.control_plane import ControlPlane, Json
 from cluster.daemon import Daemon
 from running import free_port, wait_until
 
@@ -101,13 +103,33 @@ class Node:
         self._unshare.stop()
         self.cgroups.remove()
 
-    def restart_kubelet(self) -> None:
-        """Containers go on; returns once devices are offered again."""
+    @contextmanager
+    def kubelet_away(self) -> Iterator[None]:
+        """No kubelet within; containers go on. Afterwards devices are offered again."""
         self.kubelet.stop()
+        try:
+            yield
+        finally:
+            self._start_kubelet_anew()
+
+    def _start_kubelet_anew(self) -> None:
         # What it said last would look like what it says next.
         none = {"allocatable": {RESOURCE: "0"}, "capacity": {RESOURCE: "0"}}
         self._api.admin.call("PATCH", f"api/v1/nodes/{self.name}/status", {"status": none})
         self.kubelet.start()
+
+    @contextmanager
+    def static_pod(self, manifest: Json) -> Iterator[str]:
+        """A pod from a file of the kubelet's own: the name that it has in the API."""
+        name = f"{manifest['metadata']['name']}-{self.name}"
+        file = self.static_pods / f"{name}.json"
+        file.write_text(json.dumps(manifest))
+        try:
+            yield name
+        finally:
+            file.unlink()
+        path = f"api/v1/namespaces/{manifest['metadata']['namespace']}/pods/{name}"
+        wait_until(lambda: self._api.admin.ask("GET", path).status_code == 404, f"static pod {name} to end")
 
     def _offers_devices(self) -> bool:
         answer = self._api.admin.ask("GET", f"api/v1/nodes/{self.name}")

@@ -12,6 +12,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.environment import job_in_title, parse_environment
 from gpuledger.workloads.slurm.job import SlurmJob, SlurmJobs
+from gpuledger.workloads.slurm.tree import find_jobs
 from slurm_tree import GPU_A, GPU_B, SCOPE, SLUID, Machine
 
 
@@ -96,6 +97,13 @@ def test_a_job_of_several_slurmd_on_one_machine_is_one(machine: Machine) -> None
     machine.process(100)
     machine.process(200)
     assert len(machine.read()) == 1
+
+
+def test_a_hierarchy_under_two_names_is_walked_once(machine: Machine) -> None:
+    machine.folder("cpu,cpuacct/slurm/uid_1000/job_7/step_0", 100)
+    (machine.cgroup / "cpu").symlink_to("cpu,cpuacct")
+    (found,) = find_jobs(machine.cgroup)
+    assert [path.parts[-4] for path in found.folders] == ["cpu,cpuacct"]
 
 
 def test_no_tree_of_cgroups_is_one_line_with_the_remedy(machine: Machine) -> None:

@@ -365,6 +365,11 @@ OTHER_BATCH_SYSTEMS: list[Row] = [
         "PBS Professional, systemd",
     ),
     ("/torque/12345.head/R0.t0", batch("12345.head", "torque"), "TORQUE 6"),
+    (
+        f"/docker/{ID}/pbs_jobs.service/jobid/7.pbs",
+        batch("7.pbs", "docker", container_id=ID),
+        "OpenPBS in Docker",
+    ),
     ("/pbs_jobs.service/jobid", unit("pbs_jobs.service"), "OpenPBS, no job"),
     (
         "/htcondor/condor_var_lib_condor_execute_slot1_3@gpu01.example.org",

@@ -166,6 +166,15 @@ def test_what_a_job_counts_for_itself_is_no_gpu_of_the_machine(
     assert (found.devices, found.missing) == ((), "")
 
 
+@pytest.mark.parametrize(("count", "missing"), [("2", "not_told"), ("0", ""), ("x", "")])
+def test_a_job_that_has_gpus_without_a_name_is_not_one_that_has_none(
+    machine: Machine, count: str, missing: str
+) -> None:
+    machine.job("7", SLURM_JOB_ID="7", SLURM_GPUS_ON_NODE=count, CUDA_VISIBLE_DEVICES="0,1")
+    found = only(machine.read())
+    assert (found.devices, found.missing) == ((), missing)
+
+
 def test_steps_with_a_gpu_each_make_the_gpus_of_the_job(machine: Machine) -> None:
     machine.gres(GRES)
     machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="3")

@@ -65,7 +65,7 @@ def _untold(reason: str, count: int, total: int) -> Finding:
         return warning(
             JOBS,
             _WHAT,
-            f"{lost}: gres.conf has no device file for the numbers that Slurm gave them",
+            f"{lost}: gres.conf has no device file for the numbers that Slurm gave them, or it gave none",
             "name the gres.conf that slurmd uses with --slurm-gres-conf",
         )
     return unknown(JOBS, _WHAT, f"{lost}: no process in them was started by Slurm with its variables")

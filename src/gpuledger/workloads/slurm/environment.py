@@ -24,6 +24,7 @@ _WANTED: Final = frozenset(
         "SLURMD_NODENAME",
         "SLURM_JOB_GPUS",
         "SLURM_STEP_GPUS",
+        "SLURM_GPUS_ON_NODE",
         *_SEEN,
     )
 )
@@ -66,6 +67,11 @@ def gpus_said(environments: Sequence[Environment]) -> tuple[DeviceRef, ...]:
     if numbers:
         return next((uuids for uuids in (*seen, together) if len(uuids) == len(numbers)), numbers)
     return together
+
+
+def has_gpus(environments: Sequence[Environment]) -> bool:
+    """Whether Slurm gave the job any GPU on this machine, whatever it calls them."""
+    return any(item.get("SLURM_GPUS_ON_NODE", "0").lstrip("0").isdigit() for item in environments)
 
 
 def _numbers(text: str | None) -> tuple[DeviceRef, ...]:

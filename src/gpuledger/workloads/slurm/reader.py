@@ -12,7 +12,13 @@ from gpuledger.host.files import Read, read_whole
 from gpuledger.model.text import clean_name, from_bytes
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.device_files import NO_CAPS, Caps, parse_caps, refs_of_files, refs_of_rules
-from gpuledger.workloads.slurm.environment import Environment, gpus_said, job_in_title, parse_environment
+from gpuledger.workloads.slurm.environment import (
+    Environment,
+    gpus_said,
+    has_gpus,
+    job_in_title,
+    parse_environment,
+)
 from gpuledger.workloads.slurm.gres import UNKNOWN_NUMBERING, USUAL, Numbering, numbering, parse_gres
 from gpuledger.workloads.slurm.job import NO_JOBS, SlurmJob, SlurmJobs
 from gpuledger.workloads.slurm.tree import JobCgroup, JobProcess, find_jobs, is_populated, processes, steps
@@ -111,7 +117,7 @@ class SlurmReader:
                 return allowed, "slurm_cgroup", ""
         said = gpus_said(heard.environments)
         if not said:
-            return (), "", "" if heard.environments else "permission" if heard.forbidden else "no_environment"
+            return (), "", _why_nothing(heard)
         node = next((item["SLURMD_NODENAME"] for item in heard.environments if "SLURMD_NODENAME" in item), "")
         counted = numbering(lines, node) if lines else UNKNOWN_NUMBERING
         found = [_resolved(ref, counted, caps) for ref in said]
@@ -199,6 +205,13 @@ class SlurmReader:
             return self._read(path)
         except OSError:
             return None
+
+
+def _why_nothing(heard: _Heard) -> str:
+    """Why no process said which GPUs; empty where that is because there are none."""
+    if heard.environments:
+        return "not_told" if has_gpus(heard.environments) else ""
+    return "permission" if heard.forbidden else "no_environment"
 
 
 def _resolved(ref: DeviceRef, counted: Numbering, caps: Caps) -> tuple[DeviceRef, ...]:

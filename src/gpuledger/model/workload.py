@@ -12,10 +12,11 @@ class Workload:
     """The owner of a process. Unknown text is empty: an owner is never invented.
 
     `kind` is what the deepest known answer is: pod, container (Docker, Podman or containerd outside
-    Kubernetes), slurm, unit (systemd), user, or unknown. `found_by` names the evidence (`cgroup`,
-    `simulator`, ...); `missing` says why the process could not be resolved further, as a short reason
-    that is the label value of `gpuledger_unresolved_processes`. `labels` are the pod labels that the user
-    allowed, sorted; `controller_kind` and `controller` name what made the pod (Job, ReplicaSet, ...).
+    Kubernetes), slurm, job (of another batch system, which `runtime` names), unit (systemd), user, or
+    unknown. `found_by` names the evidence (`cgroup`, `simulator`, ...); `missing` says why the process could
+    not be resolved further, as a short reason that is the label value of `gpuledger_unresolved_processes`.
+    `labels` are the pod labels that the user allowed, sorted; `controller_kind` and `controller` name what
+    made the pod (Job, ReplicaSet, ...).
     """
 
     kind: str = "unknown"

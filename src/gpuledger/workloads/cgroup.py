@@ -14,7 +14,7 @@ _COMPILED = tuple((form, form.compiled()) for form in FORMS)
 _SEPARATOR = re.compile("[/:]")
 
 # When the lines of one process name several owners, the first of these kinds is its owner.
-KINDS = ("pod", "slurm", "container", "unit", "user", "unknown")
+KINDS = ("pod", "slurm", "job", "container", "unit", "user", "unknown")
 
 
 @dataclass(slots=True)
@@ -23,7 +23,8 @@ class CgroupOwner:
 
     `kind` is one of KINDS. `uid` is the user of the login or job that it stands in, which the uid of the
     process need not be (sudo, user namespaces). `container` is a name only where paths bear names (LXC,
-    nspawn). `job` is a Slurm job id, or a SLUID where Slurm writes that. `missing` says why no more is known.
+    nspawn). `job` is a Slurm job id, or a SLUID where Slurm writes that; of kind `job` it is the id in the
+    words of the batch system that `runtime` names. `missing` says why no more is known.
     """
 
     kind: str = "unknown"
@@ -85,6 +86,7 @@ class _Walk:
         self._owner = CgroupOwner()
         self._in_pod = False
         self._in_login = False
+        self._batch = ""
 
     def enter(self, form: Form, match: re.Match[str]) -> None:
         """Take what the next known segments say."""
@@ -93,21 +95,20 @@ class _Walk:
             self._enter_pod(said)
         elif form.scope in ("cri", "container"):
             self._enter_container(form, said)
-        elif form.scope == "slurm":
-            self._owner.job = said["job"]
-            self._owner.step = clean_name(said["step"] or "")
-            self._take_uid(said.get("uid"))
+        elif form.scope in ("slurm", "job"):
+            self._enter_job(form, said)
         elif form.scope == "user":
             self._in_login = self._in_login or not self._contained
             self._take_uid(said["uid"])
         elif form.scope == "unit" and not self._contained and not self._owner.unit:
             self._owner.unit = clean_name(said["unit"])
+            self._owner.runtime = form.runtime
 
     def result(self) -> CgroupOwner:
         """The owner with its kind; a unit beside a pod or a job is only its runtime's daemon."""
         owner = self._owner
         owner.kind = self._kind()
-        if owner.kind in ("pod", "slurm"):
+        if owner.kind in ("pod", "slurm", "job"):
             owner.unit = ""
         return owner
 
@@ -126,6 +127,15 @@ class _Walk:
         owner.runtime = form.runtime
         self._in_pod = self._in_pod or form.scope == "cri"
 
+    def _enter_job(self, form: Form, said: dict[str, str]) -> None:
+        owner = self._owner
+        owner.job = clean_name(_unescaped(said["job"]))
+        owner.step = clean_name(said.get("step") or "")
+        self._batch = form.scope
+        if form.runtime and not self._contained:
+            owner.runtime = form.runtime
+        self._take_uid(said.get("uid"))
+
     def _take_uid(self, uid: str | None) -> None:
         # Inside a container the numbers of users are the container's own.
         if uid and not self._contained and self._owner.uid is None:
@@ -140,7 +150,7 @@ class _Walk:
         if self._in_pod:
             return "pod"
         if owner.job:
-            return "slurm"
+            return self._batch
         if owner.container_id or owner.container:
             return "container"
         if self._in_login:

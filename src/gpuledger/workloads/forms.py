@@ -17,6 +17,10 @@ _ID = r"(?P<container_id>[0-9a-f]{12,64})"
 _FULL_ID = r"(?P<container_id>[0-9a-f]{64})"
 _NAME = r"(?P<container>[^/]+)"
 _STEP = r"(?:/step_(?P<step>[^/]+))?"
+# 1234.server, 1234[7].server of an array.
+_PBS_JOB = r"(?P<job>\d{1,20}[^/]*)"
+# A 64-bit number in Crockford's base 32, which has no I, L, O and U, behind an s: sEKNKTV3WPV500.
+_SLUID = r"(?P<job>s[0-9A-HJKMNP-TV-Z]{13})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +30,10 @@ class Form:
     A colon parts segments too: `SLICE:cri-containerd:ID` is what a runtime with the cgroupfs driver makes
     of a path meant for systemd.
 
-    `scope` is what it stands for: pod, cri (a container that only Kubernetes makes), container, slurm,
-    user (a login's slice), unit, or nothing (known and meaningless: consumed so that no other form takes
-    it). Named groups are the fields of CgroupOwner. `seen` tells where the form is met.
+    `scope` is what it stands for: pod, cri (a container that only Kubernetes makes), container, slurm, job
+    (of another batch system, which `runtime` names), user (a login's slice), unit, or nothing (known and
+    meaningless: consumed so that no other form takes it). Named groups are the fields of CgroupOwner. `seen`
+    tells where the form is met.
     """
 
     scope: str
@@ -75,6 +80,24 @@ FORMS = (
         "libvirt: a virtual machine (its QEMU is what the driver lists under vGPU)",
         "qemu",
     ),
+    Form(
+        "container",
+        rf"machine-lxc\\x2d\d+\\x2d{_NAME}\.scope",
+        "libvirt: a container of its LXC driver",
+        "lxc",
+    ),
+    Form(
+        "container",
+        r"(?:qemu-\d+-)?(?P<container>[^/]+)\.libvirt-qemu",
+        "libvirt without systemd-machined: a virtual machine",
+        "qemu",
+    ),
+    Form(
+        "container",
+        r"(?:lxc-\d+-)?(?P<container>[^/]+)\.libvirt-lxc",
+        "libvirt without systemd-machined: a container",
+        "lxc",
+    ),
     Form("container", rf"machine-{_NAME}\.scope", "systemd-nspawn and other registered machines", "nspawn"),
     Form("container", rf"systemd-nspawn@{_NAME}\.service", "systemd-nspawn started by its unit", "nspawn"),
     Form("container", _FULL_ID, "a container id alone: cgroupfs pods, --cgroup-parent"),
@@ -90,14 +113,35 @@ FORMS = (
     ),
     Form(
         "slurm",
-        r"(?:[^/]+_)?slurmstepd\.scope/(?P<job>s[0-9A-Z]{13})" + _STEP,
-        "Slurm 26.05 on cgroup v2: the SLUID in place of the job id, unless CgroupJobIdPaths=yes. Assumed: "
-        "an s and 13 base-32 digits, steps below as before. The job is told by its SLUID: no number is known",
+        rf"(?:[^/]+_)?slurmstepd\.scope/{_SLUID}" + _STEP,
+        "Slurm 26.05 on cgroup v2: the SLUID in place of the job id, unless CgroupJobIdPaths=yes. The job is "
+        "told by its SLUID: the number is not in the path",
     ),
     Form(
         "slurm",
         r"(?:\.\./)+(?:uid_(?P<uid>\d{1,10})/)?job_(?P<job>\d{1,20})" + _STEP,
         "Slurm seen from a cgroup namespace inside another job",
+    ),
+    Form(
+        "slurm",
+        rf"(?:\.\./)+{_SLUID}/step_(?P<step>[^/]+)",
+        "Slurm 26.05 seen from a cgroup namespace inside another job",
+    ),
+    Form("job", rf"pbs_jobs\.service/jobid/{_PBS_JOB}", "PBS Professional, OpenPBS on cgroup v1", "pbs"),
+    Form(
+        "job",
+        rf"pbs_jobs\.service/jobs/{_PBS_JOB}",
+        "PBS Professional on cgroup v2; the path has the number in place of the index of an array job",
+        "pbs",
+    ),
+    Form("job", rf"pbspro(?:\.service/jobid)?/{_PBS_JOB}", "PBS Professional 13 and 14", "pbs"),
+    Form("job", r"pbspro\.slice/pbspro-(?P<job>\d{1,20}[^/]*)\.slice", "PBS Professional 18, systemd", "pbs"),
+    Form("job", rf"torque/{_PBS_JOB}", "TORQUE 6", "torque"),
+    Form(
+        "unit",
+        r"htcondor/condor_[^/]*_(?P<unit>slot\d+(?:_\d+)?(?:@[^/]+)?)",
+        "HTCondor: a slot; which job runs in it is not in the path",
+        "htcondor",
     ),
     Form("user", r"user-(?P<uid>\d{1,10})\.slice", "systemd-logind: everything of a login"),
     Form("user", r"user@(?P<uid>\d{1,10})\.service", "systemd: a user's own service manager"),

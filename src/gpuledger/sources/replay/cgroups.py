@@ -20,6 +20,7 @@ _PLAIN: Final = re.compile(
     r"|(?:system|user|machine|init|session|app|background|podruntime|runtime|docker)\.(?:slice|scope)"
     r"|user|system|init|default|k8s\.io|actions_job|ecs|lxc|lxc\.payload|lxc\.monitor|openrc|slurm|libpod_parent"
     r"|slurmstepd\.scope|task_(?:\d+|special)|supervisor|payload|container|session-c?\d+\.scope"
+    r"|pbs_jobs\.service|jobid|jobs|pbspro|pbspro\.slice|torque|htcondor|machine"
 )
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str], Masks], str]]
@@ -38,12 +39,24 @@ def _rules() -> tuple[Rule, ...]:
         (r"user@(\d{1,10})\.service", lambda found, masks: f"user@{_uid(found[1], masks)}.service"),
         (r"uid_(\d{1,10})", lambda found, masks: f"uid_{_uid(found[1], masks)}"),
         (r"job_(\d+)", lambda found, masks: f"job_{masks.job(found[1])}"),
-        (r"s[0-9A-Z]{13}", lambda found, masks: masks.job(found[0])),
+        (r"s[0-9A-HJKMNP-TV-Z]{13}", lambda found, masks: masks.job(found[0])),
+        (
+            r"pbspro-(\d.*)\.slice",
+            lambda found, masks: f"pbspro-{_escaped(masks.job(short(_unescaped(found[1]))))}.slice",
+        ),
+        (
+            r"condor_(.*)_(slot\d+(?:_\d+)?(?:@.+)?)",
+            lambda found, masks: f"condor_{masks.name('dir', found[1])}_{masks.unit(short(found[2]))}",
+        ),
         (r"step_(.+)", lambda found, masks: f"step_{masks.step(short(found[1]))}"),
         (r"slurm_(.+)", lambda found, masks: f"slurm_{masks.name('node', found[1])}"),
         (
-            r"(lxc\.(?:payload|monitor)\.|machine-qemu\\x2d\d+\\x2d|machine-|systemd-nspawn@)(.+?)(\.scope|\.service)?",
+            r"(lxc\.(?:payload|monitor)\.|machine-(?:qemu|lxc)\\x2d\d+\\x2d|machine-|systemd-nspawn@)(.+?)(\.scope|\.service)?",
             lambda found, masks: f"{found[1]}{_container(found[2], masks)}{found[3] or ''}",
+        ),
+        (
+            r"((?:qemu-\d+-|lxc-\d+-)?)(.+)(\.libvirt-(?:qemu|lxc))",
+            lambda found, masks: f"{found[1]}{_container(found[2], masks)}{found[3]}",
         ),
         (r"openrc\.(.+)", lambda found, masks: f"openrc.{masks.unit(short(found[1]))}"),
         (r".+\.(?:service|scope|slice|socket|mount)", lambda found, masks: masks.unit(short(found[0]))),
@@ -78,6 +91,7 @@ _NAMED_BELOW: Final[dict[str, Callable[[str, Masks], str]]] = {
     "lxc.payload": _container,
     "lxc.monitor": _container,
     "openrc": lambda name, masks: masks.unit(short(name)),
+    **dict.fromkeys(("jobid", "jobs", "pbspro", "torque"), lambda name, masks: masks.job(short(name))),
     "ecs": lambda name, masks: masks.name("task", name),
 }
 
@@ -118,6 +132,11 @@ def _segment(segment: str, before: str, masks: Masks) -> str:
 def _unescaped(name: str) -> str:
     r"""Undo systemd's `\xNN`."""
     return re.sub(r"(?:\\x[0-9a-f]{2})+", _bytes_of, name)
+
+
+def _escaped(name: str) -> str:
+    r"""Do systemd's `\xNN` for the one character of stand-ins that needs it."""
+    return name.replace("-", r"\x2d")
 
 
 def _bytes_of(run: re.Match[str]) -> str:

@@ -18,7 +18,10 @@ _TRIES: Final = 16
 _FIRST_UID: Final = 3_000_000_000
 _UIDS: Final = 1_000_000_000
 _BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_SLUID: Final = re.compile(r"s[0-9A-Z]{13}")
+_SLUID: Final = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
+# Of PBS and TORQUE: 1234.server, 1234[7].server of an array.
+_BATCH_JOB: Final = re.compile(r"(\d+)(\[\d*\])?(?:\.(.+))?", re.ASCII | re.DOTALL)
+_SLOT: Final = re.compile(r"(slot\d+(?:_\d+)?)(?:@(.+))?", re.ASCII | re.DOTALL)
 
 # Programs that say nothing about who works on what.
 _PROGRAMS: Final = re.compile(
@@ -30,7 +33,7 @@ _DIRECTORIES: Final = frozenset(
     {"", "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/lib/xorg", "/usr/libexec"}
 )
 _UNITS: Final = re.compile(
-    r"(?:containerd|crio|docker|podman|kubelet|slurmd|slurmstepd|sshd?|gdm|sddm|lightdm|display-manager|cron|dbus"
+    r"(?:containerd|crio|docker|podman|kubelet|slurmd|slurmstepd|pbs|pbs_jobs|condor|sshd?|gdm|sddm|lightdm|display-manager|cron|dbus"
     r"|nvidia-(?:persistenced|dcgm|mps)|init|session-c?\d+)\.(?:service|scope)"
 )
 _STEP_DAEMON: Final = "_slurmstepd.scope"
@@ -92,9 +95,14 @@ class Masks:
         return self.name("user", original)
 
     def job(self, original: str) -> str:
-        """A job number, a SLUID, or a name."""
+        """A job number, a SLUID, a number with the name of its server, or a name."""
         if _SLUID.fullmatch(original):
             return self._mask("job", original, lambda digest, _: _as_sluid(digest))
+        if (found := _BATCH_JOB.fullmatch(original)) and (found[2] or found[3]):
+            # The index in an array job says nothing of who works on what, nor does a small number after it.
+            server = found[3] or ""
+            tail = server if re.fullmatch(r"[0-9]{1,6}", server) else self.name("server", server)
+            return self.digits("job", found[1]) + (found[2] or "") + (f".{tail}" if tail else "")
         return self.digits("job", original)
 
     def step(self, original: str) -> str:
@@ -103,11 +111,13 @@ class Masks:
         return original if own else self.name("step", original)
 
     def unit(self, original: str) -> str:
-        """A unit of the same type; those of well-known daemons stay."""
+        """A unit of the same type; those of well-known daemons stay, and the numbers of slots."""
         if _UNITS.fullmatch(original):
             return original
         if original.endswith(_STEP_DAEMON):
             return self.name("node", original.removesuffix(_STEP_DAEMON)) + _STEP_DAEMON
+        if slot := _SLOT.fullmatch(original):
+            return slot[1] + (f"@{self.name('node', slot[2])}" if slot[2] else "")
         suffix = _UNIT_SUFFIX.search(original)
         return self.name("unit", original) + (suffix[0] if suffix else "")
 

@@ -1,0 +1,232 @@
+"""Reads the jobs of Slurm on this machine: who they are, whose, and which GPUs they have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from gpuledger.host.files import Read, read_whole
+from gpuledger.model.text import clean_name, from_bytes
+from gpuledger.workloads.device_index import DeviceRef
+from gpuledger.workloads.slurm.device_files import NO_CAPS, Caps, parse_caps, refs_of_files, refs_of_rules
+from gpuledger.workloads.slurm.environment import (
+    Environment,
+    gpus_said,
+    has_gpus,
+    job_in_title,
+    parse_environment,
+)
+from gpuledger.workloads.slurm.gres import UNKNOWN_NUMBERING, USUAL, Numbering, numbering, parse_gres
+from gpuledger.workloads.slurm.job import NO_JOBS, SlurmJob, SlurmJobs
+from gpuledger.workloads.slurm.tree import JobCgroup, JobProcess, find_jobs, is_populated, processes, steps
+
+log = logging.getLogger("gpuledger.workloads")
+
+# Each task of a step says the same. A job of thousands is not asked through.
+_MOST_PROCESSES = 32
+
+# By which a job's directory is known again: inode, and names of steps.
+_Stamp = tuple[int, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What the processes of one job said."""
+
+    environments: list[Environment] = field(default_factory=list)
+    number: str = ""
+    uid: int | None = None
+    forbidden: bool = False
+
+
+class SlurmReader:
+    """Reads SlurmJobs, to be polled. Used by one thread.
+
+    `cgroups` is the root of the tree of cgroups, `procfs` where proc is mounted, `gres` the places where
+    gres.conf may be; `user_name` names a uid. Environments can be read by root, or by who has CAP_SYS_PTRACE.
+    What was found out of a job is looked up again only when it begins or ends a step.
+    """
+
+    def __init__(
+        self,
+        cgroups: Path,
+        *,
+        procfs: str = "/proc",
+        gres: Sequence[Path] = USUAL,
+        user_name: Callable[[int], str] = str,
+        read: Read = read_whole,
+    ) -> None:
+        self._cgroups = cgroups
+        self._procfs = procfs.rstrip("/")
+        self._gres = gres
+        self._user_name = user_name
+        self._read = read
+        self._known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        self._last = NO_JOBS
+        self._told = False
+
+    def read(self) -> SlurmJobs:
+        """The jobs that run now, the same object while they stay the same.
+
+        Raises GpuledgerError where there is no tree of cgroups.
+        """
+        known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        stale = 0
+        caps, lines = self._caps(), self._gres_lines()
+        for cgroup in find_jobs(self._cgroups):
+            if not is_populated(cgroup):
+                stale += 1
+                continue
+            now = (_inode(cgroup), steps(cgroup))
+            before, job = self._known.get(cgroup.name, (None, None))
+            if job is None or before != now or job.missing:
+                job = self._look(cgroup, now[1], caps, lines)
+            known[cgroup.name] = (now, job)
+        self._known = known
+        self._tell([job for _, job in known.values()])
+        found = SlurmJobs((job for _, job in known.values()), stale)
+        self._last = self._last if found == self._last else found
+        return self._last
+
+    def _look(
+        self, cgroup: JobCgroup, named: tuple[str, ...], caps: Caps, lines: list[dict[str, str]]
+    ) -> SlurmJob:
+        heard = self._listen(cgroup)
+        devices, found_by, missing = self._devices(cgroup, heard, caps, lines)
+        return SlurmJob(
+            job=heard.number if cgroup.has_sluid and heard.number else cgroup.name,
+            sluid=cgroup.name if cgroup.has_sluid else "",
+            user=self._user(cgroup, heard),
+            steps=named,
+            devices=devices,
+            found_by=found_by,
+            missing=missing,
+        )
+
+    def _devices(
+        self, cgroup: JobCgroup, heard: _Heard, caps: Caps, lines: list[dict[str, str]]
+    ) -> tuple[tuple[DeviceRef, ...], str, str]:
+        """The devices, by what they were found, and why they were not."""
+        for folder in cgroup.folders:
+            rules = self._try(str(folder / "devices.list"))
+            allowed = None if rules is None else refs_of_rules(from_bytes(rules), caps)
+            if allowed is not None:
+                return allowed, "slurm_cgroup", ""
+        said = gpus_said(heard.environments)
+        if not said:
+            return (), "", _why_nothing(heard)
+        node = next((item["SLURMD_NODENAME"] for item in heard.environments if "SLURMD_NODENAME" in item), "")
+        counted = numbering(lines, node) if lines else UNKNOWN_NUMBERING
+        found = [_resolved(ref, counted, caps) for ref in said]
+        if not all(found):
+            return (), "", "not_told"
+        return tuple(ref for refs in found for ref in refs), "slurm_environ", ""
+
+    def _listen(self, cgroup: JobCgroup) -> _Heard:
+        heard = _Heard()
+        for process in islice(processes(cgroup), _MOST_PROCESSES):
+            if process.daemon:
+                self._hear_title(process, cgroup, heard)
+            else:
+                self._hear(process, cgroup, heard)
+        if heard.environments and not heard.number:
+            heard.number = heard.environments[0]["SLURM_JOB_ID"]
+        return heard
+
+    def _hear_title(self, process: JobProcess, cgroup: JobCgroup, heard: _Heard) -> None:
+        # Everybody may read a title, and no user can write that of slurmstepd.
+        if cgroup.has_sluid and not heard.number:
+            heard.number = job_in_title(self._try(f"{self._procfs}/{process.pid}/cmdline") or b"")
+
+    def _hear(self, process: JobProcess, cgroup: JobCgroup, heard: _Heard) -> None:
+        if heard.uid is None and (uid := self._uid(process.pid)):
+            heard.uid = uid
+        try:
+            found = parse_environment(self._read(f"{self._procfs}/{process.pid}/environ"))
+        except PermissionError:
+            heard.forbidden = True
+            return
+        except OSError:
+            return
+        # Of a login adopted by the job, and of a daemon, the environment says nothing of this job.
+        if found.get("SLURM_JOB_ID", "").isdigit() and (
+            cgroup.has_sluid or found["SLURM_JOB_ID"] == cgroup.name
+        ):
+            heard.environments.append(found)
+
+    def _user(self, cgroup: JobCgroup, heard: _Heard) -> str:
+        if cgroup.uid is not None:
+            return self._user_name(cgroup.uid)
+        # What the kernel says is believed before what a user can write.
+        if heard.uid is not None:
+            return self._user_name(heard.uid)
+        for found in heard.environments:
+            if name := found.get("SLURM_JOB_USER"):
+                return clean_name(name)
+            if found.get("SLURM_JOB_UID", "").isdigit():
+                return self._user_name(int(found["SLURM_JOB_UID"]))
+        return ""
+
+    def _uid(self, pid: int) -> int | None:
+        """The real uid; root is answered as None, for root runs in the jobs of others."""
+        raw = self._try(f"{self._procfs}/{pid}/status") or b""
+        words = raw[raw.find(b"\nUid:") + 1 :].split(None, 2)
+        return (
+            int(words[1]) or None if len(words) > 1 and words[0] == b"Uid:" and words[1].isdigit() else None
+        )
+
+    def _caps(self) -> Caps:
+        minors = self._try(f"{self._procfs}/driver/nvidia-caps/mig-minors")
+        if minors is None:
+            return NO_CAPS
+        return parse_caps(from_bytes(self._try(f"{self._procfs}/devices") or b""), from_bytes(minors))
+
+    def _gres_lines(self) -> list[dict[str, str]]:
+        for path in self._gres:
+            if (raw := self._try(str(path))) is not None:
+                return parse_gres(from_bytes(raw))
+        return []
+
+    def _tell(self, jobs: Sequence[SlurmJob]) -> None:
+        """Why devices of jobs are not known: once, until all are."""
+        reasons = {job.missing for job in jobs if job.missing}
+        if "permission" in reasons and not self._told:
+            log.warning(
+                "GPUs allocated to Slurm jobs are told only while a process uses them: the environment of "
+                "jobs is readable to root alone; run as root, or add CAP_SYS_PTRACE"
+            )
+        self._told = "permission" in reasons
+
+    def _try(self, path: str) -> bytes | None:
+        try:
+            return self._read(path)
+        except OSError:
+            return None
+
+
+def _why_nothing(heard: _Heard) -> str:
+    """Why no process said which GPUs; empty where that is because there are none."""
+    if heard.environments:
+        return "not_told" if has_gpus(heard.environments) else ""
+    return "permission" if heard.forbidden else "no_environment"
+
+
+def _resolved(ref: DeviceRef, counted: Numbering, caps: Caps) -> tuple[DeviceRef, ...]:
+    if ref.by != "number":
+        return (ref,)
+    if counted.by_driver:
+        return (DeviceRef("index", ref.name),)
+    if counted.files:
+        place = int(ref.name)
+        return refs_of_files(counted.files[place], caps) if place < len(counted.files) else ()
+    return (ref,)
+
+
+def _inode(cgroup: JobCgroup) -> int:
+    try:
+        return cgroup.folders[0].stat().st_ino
+    except OSError:
+        return 0

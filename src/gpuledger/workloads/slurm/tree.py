@@ -1,0 +1,164 @@
+"""The jobs of Slurm in the tree of cgroups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpuledger.model.errors import GpuledgerError
+
+# Where systemd keeps Slurm's scope: in system.slice, in the slice that CgroupSlice names, and in the
+# cgroup of a container that slurmd itself runs in. `unified` is the hybrid layout.
+_SCOPES: Final = (
+    "*.slice/*slurmstepd.scope",
+    "*.slice/*.slice/*slurmstepd.scope",
+    "*.slice/*.scope/system.slice/*slurmstepd.scope",
+)
+_V2_JOB: Final = re.compile(r"job_(\d{1,20})|(s[0-9A-HJKMNP-TV-Z]{13})", re.ASCII)
+_V1_JOB: Final = re.compile(r"job_(\d{1,20})", re.ASCII)
+_V1_USER: Final = re.compile(r"uid_(\d{1,10})", re.ASCII)
+_V1_BASE: Final = re.compile(r"slurm(?:_.+)?")
+_SCOPE: Final = re.compile(r"(?:.+_)?slurmstepd\.scope")
+_STEP: Final = "step_"
+
+
+@dataclass(frozen=True, slots=True)
+class JobCgroup:
+    """One job's directories: one on cgroup v2, one in each hierarchy on v1.
+
+    `name` is the number, or the SLUID where Slurm writes that. `uid` is whose it is, which only v1 says.
+    """
+
+    name: str
+    uid: int | None
+    folders: tuple[Path, ...]
+
+    @property
+    def has_sluid(self) -> bool:
+        """Whether the name is not a number."""
+        return not self.name.isdigit()
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcess:
+    """One process in a job. `daemon` is true for the slurmstepd of a step, where v2 keeps them apart."""
+
+    pid: int
+    step: str
+    daemon: bool
+
+
+def find_jobs(root: Path) -> list[JobCgroup]:
+    """Every job below `root` (/sys/fs/cgroup), in cgroup v1, v2 and hybrid, empty ones too.
+
+    A directory that is gone or closed is passed over. Raises GpuledgerError where there is no such tree.
+    """
+    if not root.is_dir():
+        raise GpuledgerError(
+            f"there is no tree of cgroups at {root}; mount the machine's /sys/fs/cgroup and name it with "
+            "--slurm-cgroup-root"
+        )
+    found: dict[str, tuple[int | None, list[Path]]] = {}
+    for name, uid, folder in (*_on_v2(root), *_on_v1(root)):
+        found.setdefault(name, (uid, []))[1].append(folder)
+    return [JobCgroup(name, uid, tuple(folders)) for name, (uid, folders) in found.items()]
+
+
+def has_slurm(root: Path) -> bool:
+    """Whether Slurm has made a cgroup of its own here, even if no job runs."""
+    return any(True for _ in _scopes(root)) or any(True for _ in _v1_bases(root))
+
+
+def is_populated(job: JobCgroup) -> bool:
+    """Whether any process is in the job or anywhere below it."""
+    return any(_is_populated(folder) for folder in job.folders)
+
+
+def processes(job: JobCgroup) -> Iterator[JobProcess]:
+    """The processes of a job, step by step, each once. What ends meanwhile is passed over."""
+    seen: set[int] = set()
+    for folder in job.folders:
+        for path in _folders(folder):
+            parts = path.relative_to(folder).parts
+            step = parts[0].removeprefix(_STEP) if parts and parts[0].startswith(_STEP) else ""
+            for pid in _pids(path):
+                if pid not in seen:
+                    seen.add(pid)
+                    yield JobProcess(pid, step, daemon=parts[1:2] == ("slurm",))
+
+
+def steps(job: JobCgroup) -> tuple[str, ...]:
+    """Names of the steps that have a directory: `extern`, `batch`, `interactive`, `0`, ..."""
+    names = {
+        path.name.removeprefix(_STEP)
+        for folder in job.folders
+        for path in _children(folder)
+        if path.name.startswith(_STEP)
+    }
+    return tuple(sorted(names, key=lambda name: (name.isdigit(), len(name), name)))
+
+
+def _on_v2(root: Path) -> Iterator[tuple[str, int | None, Path]]:
+    for scope in _scopes(root):
+        for folder in _children(scope):
+            if match := _V2_JOB.fullmatch(folder.name):
+                yield match[1] or match[2], None, folder
+
+
+def _on_v1(root: Path) -> Iterator[tuple[str, int | None, Path]]:
+    for base in _v1_bases(root):
+        for user in _children(base):
+            if owner := _V1_USER.fullmatch(user.name):
+                for folder in _children(user):
+                    if job := _V1_JOB.fullmatch(folder.name):
+                        yield job[1], int(owner[1]), folder
+
+
+def _scopes(root: Path) -> Iterator[Path]:
+    for base in (root, root / "unified"):
+        for pattern in _SCOPES:
+            yield from (path for path in base.glob(pattern) if _SCOPE.fullmatch(path.name))
+
+
+def _v1_bases(root: Path) -> Iterator[Path]:
+    # `cpu` is a link to `cpu,cpuacct`: once is enough.
+    for hierarchy in _children(root):
+        if not hierarchy.is_symlink():
+            yield from (path for path in hierarchy.glob("slurm*") if _V1_BASE.fullmatch(path.name))
+
+
+def _is_populated(folder: Path) -> bool:
+    # v2 keeps count; v1 has to be walked.
+    for line in _read(folder / "cgroup.events").splitlines():
+        if line.startswith("populated "):
+            return line != "populated 0"
+    return any(True for path in _folders(folder) for _ in _pids(path))
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    yield folder
+    for child in _children(folder):
+        yield from _folders(child)
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:
+        return []
+
+
+def _pids(folder: Path) -> Iterator[int]:
+    # A 0 is a process of another pid namespace than ours.
+    words = _read(folder / "cgroup.procs").split()
+    yield from sorted(int(word) for word in words if word.isdigit())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("ascii", "replace")
+    except OSError:
+        return ""

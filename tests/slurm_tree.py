@@ -1,0 +1,73 @@
+"""Trees of cgroups and of /proc, as Slurm and the kernel make them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpuledger.workloads.slurm.job import SlurmJobs
+from gpuledger.workloads.slurm.reader import SlurmReader
+
+SCOPE = "system.slice/slurmstepd.scope"
+SLUID = "sEKNKTV3WPV500"
+GPU_A = "GPU-21a5757c-414f-8dd6-7fff-4a409de596f3"
+GPU_B = "GPU-ede6b90f-50d8-42f2-57a1-8a531adc3192"
+
+
+class Machine:
+    """Below `root`: `cgroup`, `proc` and `gres.conf`. Users are named u1000 and so on."""
+
+    def __init__(self, root: Path) -> None:
+        self.cgroup = root / "cgroup"
+        self.proc = root / "proc"
+        self.gres_conf = root / "gres.conf"
+        self.cgroup.mkdir()
+        self.proc.mkdir()
+        self.reader = SlurmReader(
+            self.cgroup, procfs=str(self.proc), gres=(self.gres_conf,), user_name=lambda uid: f"u{uid}"
+        )
+
+    def read(self) -> SlurmJobs:
+        return self.reader.read()
+
+    def folder(self, path: str, *pids: int) -> Path:
+        made = self.cgroup / path
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        return made
+
+    def process(self, pid: int, uid: int = 1000, title: str = "", **variables: str) -> None:
+        made = self.proc / str(pid)
+        made.mkdir(exist_ok=True)
+        (made / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (made / "cmdline").write_text(f"{title}\0")
+        self.environment(pid, **variables)
+
+    def environment(self, pid: int, **variables: str) -> None:
+        text = "".join(f"{name}={value}\0" for name, value in variables.items())
+        (self.proc / str(pid) / "environ").write_text(text)
+
+    def job(self, name: str = "7", pid: int = 100, step: str = "batch", **variables: str) -> None:
+        """A job on cgroup v2 with one step and one process of it, beside its slurmstepd."""
+        folder = name if name.startswith("s") else f"job_{name}"
+        self.folder(f"{SCOPE}/{folder}")
+        self.folder(f"{SCOPE}/{folder}/step_{step}")
+        self.folder(f"{SCOPE}/{folder}/step_{step}/slurm", pid + 1)
+        self.folder(f"{SCOPE}/{folder}/step_{step}/user")
+        self.folder(f"{SCOPE}/{folder}/step_{step}/user/task_0", pid)
+        self.process(pid + 1, uid=0, title=f"slurmstepd: [{name}.{step}]")
+        self.process(pid, **variables)
+
+    def gres(self, text: str) -> None:
+        self.gres_conf.write_text(text)
+
+    def forbid(self, pid: int) -> None:
+        """Make reading its environment fail as the kernel does, also for root."""
+        plain = self.reader._read
+
+        def read(path: str) -> bytes:
+            if path == f"{self.proc}/{pid}/environ":
+                raise PermissionError(13, os.strerror(13), path)
+            return plain(path)
+
+        self.reader._read = read

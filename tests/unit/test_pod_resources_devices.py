@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from builders import gpu, instance
 
+from builders import gpu, instance
 from gpuledger.workloads.pod_resources.devices import DeviceNames, Missing, find_claimed
 from gpuledger.workloads.pod_resources.grants import Claimed
 

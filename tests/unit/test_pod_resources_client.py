@@ -170,9 +170,16 @@ def _answer_of(*frames: bytes) -> bytes:
     return b"".join((SettingsFrame(0).serialize(), *frames))
 
 
-def _headers(*, end: bool = False, **extra: str) -> bytes:
-    frame = HeadersFrame(1, Encoder().encode([(":status", "200"), *extra.items()]))
+def _headers(*, end: bool = False, status: str = "200", **extra: str) -> bytes:
+    frame = HeadersFrame(1, Encoder().encode([(":status", status), *extra.items()]))
     frame.flags.add("END_HEADERS")
+    if end:
+        frame.flags.add("END_STREAM")
+    return frame.serialize()
+
+
+def _data(content: bytes, *, end: bool = False) -> bytes:
+    frame = DataFrame(1, content)
     if end:
         frame.flags.add("END_STREAM")
     return frame.serialize()
@@ -186,6 +193,7 @@ def _headers(*, end: bool = False, **extra: str) -> bytes:
         (_answer_of(_headers(), DataFrame(1, b"\0\0\0\0\x09abc").serialize()[:-2]), "closed the connection"),
         (_answer_of(RstStreamFrame(1, 2).serialize()), "RST 2"),
         (_answer_of(GoAwayFrame(0, 0, 0).serialize()), "stops or restarts"),
+        (_answer_of(_headers(status="404"), _data(b"404 page not found", end=True)), "HTTP 404"),
         (_answer_of(_headers(end=True)), "without a gRPC status"),
         (_answer_of(_headers(end=True, **{"grpc-status": "0"})), "sent another number"),
     ],

@@ -1,0 +1,66 @@
+"""Who holds which device, in the kubelet's own words: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SOCKET = "pod_resources"
+CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A device handed out by Dynamic Resource Allocation: `driver`, `pool` and `device` name it on a node.
+
+    `share` tells shares of one device apart, `cdi` are the names under which the runtime was given it.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    claim: str = ""
+    claim_namespace: str = ""
+    share: str = ""
+    cdi: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One device in the hands of one container. Unknown text is empty.
+
+    Either `resource` and `device_id` are told, as the device plugin named them, or `claimed`. The socket
+    tells namespace and name of the pod, the checkpoint its UID.
+    """
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    resource: str = ""
+    device_id: str = ""
+    claimed: Claimed | None = None
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodResources:
+    """All grants of a node at one moment; `len` is their number.
+
+    `allocatable` are (resource, device id) of all that there is to hand out, None where the kubelet does not
+    tell. `found_by` is `pod_resources` (the socket) or `checkpoint`; `detour` says why
+    the checkpoint was read.
+    """
+
+    grants: tuple[Grant, ...] = ()
+    allocatable: tuple[tuple[str, str], ...] | None = None
+    found_by: str = SOCKET
+    detour: str = ""
+
+    def __len__(self) -> int:
+        return len(self.grants)
+
+    def __iter__(self) -> Iterator[Grant]:
+        return iter(self.grants)
+
+
+NOTHING = PodResources()

@@ -14,10 +14,9 @@ from gpuledger import __version__
 from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.main import no_words
-from gpuledger.cli.wiring import read_once
+from gpuledger.cli.wiring import map_settings, read_once
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
-from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
@@ -32,7 +31,13 @@ from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.workloads.checks import owner_checks
-from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
+from gpuledger.workloads.containers.checks import container_checks
+from gpuledger.workloads.job_map.checks import job_map_checks
+from gpuledger.workloads.open import MapSettings
+from gpuledger.workloads.pod_resources.checks import pod_resources_checks
+from gpuledger.workloads.pods.checks import kubernetes_checks
+from gpuledger.workloads.pods.settings import is_enabled, node_name
+from gpuledger.workloads.slurm.checks import slurm_checks
 
 _ABOUT = """\
 Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works,
@@ -102,16 +107,25 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     simulated = opened.info.simulated
     opened.close()
     driver = source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs))
-    kubernetes: tuple[Check, ...] = ()
-    if not simulated:
-        from gpuledger.workloads.pods.checks import kubernetes_checks
-
-        node = node_name(build(DialectSettings, values).node_name, environment, gethostname())
-        kubernetes = kubernetes_checks(build(KubernetesSettings, values), node, environment)
+    maps = () if simulated else _map_checks(map_settings(values), host, environment)
     return (
         *driver,
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
-        *kubernetes,
+        *maps,
         *owner_checks(lambda: read_once(values), _NEEDED),
         *output_checks(http, textfile, procfs=procfs),
+    )
+
+
+def _map_checks(
+    settings: MapSettings, host: HostSettings, environment: Mapping[str, str]
+) -> tuple[Check, ...]:
+    node = node_name(settings.node, environment, gethostname())
+    enabled = is_enabled(settings.kubernetes, environment)
+    return (
+        *kubernetes_checks(settings.kubernetes, node, environment),
+        *pod_resources_checks(settings.pod_resources, enabled=enabled),
+        *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
+        *job_map_checks(settings.job_map, SystemClock()),
+        *container_checks(settings.containers),
     )

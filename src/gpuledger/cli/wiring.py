@@ -37,10 +37,14 @@ from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.settings import WebSettings
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
-from gpuledger.workloads.open import open_maps
+from gpuledger.workloads.open import Machine, MapSettings, open_maps
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.slurm.settings import SlurmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,18 @@ class Assembly:
     listeners: tuple[tuple[Address, Routes], ...]
 
 
+def map_settings(values: Mapping[str, Any]) -> MapSettings:
+    """What is set about maps of owners."""
+    return MapSettings(
+        build(KubernetesSettings, values),
+        build(PodResourcesSettings, values),
+        build(SlurmSettings, values),
+        build(JobMapSettings, values),
+        build(ContainerSettings, values),
+        build(DialectSettings, values).node_name,
+    )
+
+
 def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
     """Every dialect by name, under the user's settings."""
     return dialects(build(DialectSettings, values), __version__)
@@ -104,8 +120,8 @@ def assemble_parts(
     source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock, pci)
     # Of a machine that is made up, recorded or far away this one's owners know nothing.
     local = source.info.name == "nvml" or (source.info.name == "smi" and not source.info.detail)
-    node_name = build(DialectSettings, values).node_name
-    maps = open_maps(build(KubernetesSettings, values), node_name, environ, clock) if local else Maps()
+    machine = Machine(host_settings.procfs, host_settings.sysfs, users.name)
+    maps = open_maps(map_settings(values), machine, environ, clock) if local else Maps()
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
     store = None
     if keeps_books:

@@ -12,7 +12,11 @@ from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.slurm.settings import SlurmSettings
 
 NODE: dict[str, type] = {
     "where readings come from": SourceSettings,
@@ -25,6 +29,10 @@ NODE: dict[str, type] = {
     "the page people look at": WebSettings,
     "this machine": HostSettings,
     "whose pods": KubernetesSettings,
+    "which GPUs pods have": PodResourcesSettings,
+    "whose jobs": SlurmSettings,
+    "jobs by file": JobMapSettings,
+    "whose containers": ContainerSettings,
     "log": LogSettings,
 }
 

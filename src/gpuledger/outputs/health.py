@@ -37,7 +37,7 @@ def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
 
 
 def describe(page: Page) -> str:
-    """The verdict; how many ticks were made, and how often; and the maps of owners that cannot be read now."""
+    """The verdict; how many ticks were made, and how often; and the maps of owners that fail."""
     health = page.health
     every = f"one every {health.interval:g} s"
     if health.interval != health.asked_interval:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpuledger.model.devices import Device
 from gpuledger.model.page import MapHealth
@@ -77,7 +77,7 @@ class Maps:
             new is not old for new, old in zip(parts, self._parts, strict=True)
         ):
             self._parts = parts
-            self._joined = tuple([item for part in parts for item in part])
+            self._joined = tuple(_once(item for part in parts for item in part))
         return self._joined
 
     def join(self, found: Workload, handed: Sequence[Allocation], *, computes: bool) -> Workload:
@@ -88,6 +88,16 @@ class Maps:
         """Somebody's name is still missing."""
         for one in self._maps:
             one.nudge()
+
+
+def _once(handed: Iterable[Allocation]) -> Iterator[Allocation]:
+    """Without the second word on a job's Device: Slurm and the job-mapping directory may tell the same."""
+    seen: set[tuple[str, str, str]] = set()
+    for item in handed:
+        job = (item.device.uuid, item.workload.kind, item.workload.job)
+        if not item.workload.job or job not in seen:
+            yield item
+        seen.add(job)
 
 
 def _is_untried(health: MapHealth) -> bool:

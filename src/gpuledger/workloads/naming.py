@@ -67,6 +67,7 @@ class Workloads:
         self._joined: dict[ProcessKey, tuple[Workload, Workload]] = {}
         self._moment: tuple[object, ...] = ()
         self._devices: tuple[Device, ...] = ()
+        self._awaited: set[ProcessKey] = set()
 
     @property
     def remembered(self) -> int:
@@ -84,8 +85,10 @@ class Workloads:
         turn = _Turn(self, handed)
         readings = tuple([turn.reading(reading) for reading in snapshot.readings])
         self._found, self._joined = turn.found, turn.joined
-        if self._knowledge is not None and turn.awaited:
+        # Once for each newcomer: who stays without a name is not asked for every second.
+        if self._knowledge is not None and turn.awaited - self._awaited:
             self._knowledge.nudge()
+        self._awaited = turn.awaited
         if handed is snapshot.allocations and _is_same(readings, snapshot.readings):
             return snapshot
         return replace(snapshot, readings=readings, allocations=handed)
@@ -127,7 +130,7 @@ class _Turn:
             self._handed.setdefault(item.device.uuid, []).append(item)
         self.found: dict[tuple[int, Start], tuple[HostFacts, Workload]] = {}
         self.joined: dict[ProcessKey, tuple[Workload, Workload]] = {}
-        self.awaited = False
+        self.awaited: set[ProcessKey] = set()
 
     def reading(self, reading: Reading) -> Reading:
         if not reading.processes:
@@ -140,7 +143,8 @@ class _Turn:
         found = self._names.find(process, self.found)
         owner = self._names.join(process, found, handed)
         self.joined[process.key] = (found, owner)
-        self.awaited = self.awaited or owner.missing in AWAITED
+        if owner.missing in AWAITED:
+            self.awaited.add(process.key)
         return process if process.workload == owner else replace(process, workload=owner)
 
 

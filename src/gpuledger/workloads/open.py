@@ -2,26 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from socket import gethostname
 
+from gpuledger.model.devices import Device
 from gpuledger.model.source import Clock
-from gpuledger.workloads.knowledge import Maps
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.open import open_containers
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.enrich import enrich
+from gpuledger.workloads.job_map.allocations import JobMapAllocations
+from gpuledger.workloads.job_map.open import open_job_map
+from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.knowledge import Allocations, Maps
+from gpuledger.workloads.maps import OwnerMap, Polled
+from gpuledger.workloads.pod_resources.allocations import NO_UUIDS
+from gpuledger.workloads.pod_resources.allocations import Allocations as Granted
+from gpuledger.workloads.pod_resources.map import pod_resources_map
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.open import open_kubernetes
 from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
+from gpuledger.workloads.slurm.allocations import SlurmAllocations
+from gpuledger.workloads.slurm.job import SlurmJobs
+from gpuledger.workloads.slurm.open import open_slurm
+from gpuledger.workloads.slurm.settings import SlurmSettings
+from gpuledger.workloads.slurm.settings import is_enabled as has_slurm
 
 
-def open_maps(
-    kubernetes: KubernetesSettings, given_node: str, environment: Mapping[str, str], clock: Clock
-) -> Maps:
+@dataclass(frozen=True, slots=True)
+class MapSettings:
+    """Everything that a user sets about maps of owners. `node` is as given, empty where it was not."""
+
+    kubernetes: KubernetesSettings
+    pod_resources: PodResourcesSettings
+    slurm: SlurmSettings
+    job_map: JobMapSettings
+    containers: ContainerSettings
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where this machine shows its processes, and how its users are called."""
+
+    procfs: str
+    sysfs: str
+    user_name: Callable[[int], str]
+
+
+def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str, str], clock: Clock) -> Maps:
     """Maps that have not begun to be read; none at all where nothing of this machine is to be asked.
 
-    Raises UsageError for settings that cannot be honoured, GpuledgerError for a kubeconfig that cannot be
-    used.
+    Raises UsageError for settings that cannot be honoured, GpuledgerError for a kubeconfig that cannot be used.
     """
-    if not is_enabled(kubernetes, environment):
-        return Maps()
-    node = node_name(given_node, environment, gethostname())
-    cluster = open_kubernetes(kubernetes, node, environment, clock)
-    maps = [*cluster.pods.maps]
-    return Maps(maps, pods=lambda: cluster.pods.value)
+    maps: list[OwnerMap] = []
+    handed: list[Allocations] = []
+    pods = _open_kubernetes(settings, environment, clock, maps, handed)
+    jobs = _open_jobs(settings, machine, clock, maps, handed)
+    names = open_containers(settings.containers, clock=clock)
+    maps += names
+
+    def enriched(owner: Workload) -> Workload:
+        known = (one.value for one in names)
+        return enrich(owner, jobs.value if jobs is not None else None, known)
+
+    def moments() -> tuple[object, ...]:
+        return tuple([one.value for one in (*names, *([] if jobs is None else [jobs]))])
+
+    return Maps(maps, pods, handed, enriched, moments)
+
+
+def _open_kubernetes(
+    settings: MapSettings,
+    environment: Mapping[str, str],
+    clock: Clock,
+    maps: list[OwnerMap],
+    handed: list[Allocations],
+) -> Callable[[], Pods]:
+    """The pods known now; what tells them and their devices is added to `maps` and `handed`."""
+    if not is_enabled(settings.kubernetes, environment):
+        return lambda: NO_PODS
+    node = node_name(settings.node, environment, gethostname())
+    cluster = open_kubernetes(settings.kubernetes, node, environment, clock)
+    slices, granted = cluster.slices, pod_resources_map(settings.pod_resources, clock=clock)
+    maps += [*cluster.pods.maps, *([] if slices is None else [slices]), granted]
+    told = Granted(resources=settings.pod_resources.resources, drivers=settings.pod_resources.drivers)
+
+    def by_kubelet(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        uuids, parents = (
+            (NO_UUIDS, NO_UUIDS) if slices is None else (slices.value.uuids, slices.value.parents)
+        )
+        return told.of(granted.value, devices, cluster.pods.value, uuids, parents)
+
+    handed.append(by_kubelet)
+    return lambda: cluster.pods.value
+
+
+def _open_jobs(
+    settings: MapSettings,
+    machine: Machine,
+    clock: Clock,
+    maps: list[OwnerMap],
+    handed: list[Allocations],
+) -> Polled[SlurmJobs] | None:
+    """Slurm's jobs, None where there is no Slurm; with them the job-mapping directory is added."""
+    jobs = None
+    if has_slurm(settings.slurm, machine.sysfs):
+        jobs = open_slurm(
+            settings.slurm,
+            clock=clock,
+            sysfs=machine.sysfs,
+            procfs=machine.procfs,
+            user_name=machine.user_name,
+        )
+        maps.append(jobs)
+        handed.append(_by_slurm(jobs))
+    mapped = open_job_map(settings.job_map, clock=clock)
+    if mapped is not None:
+        told = JobMapAllocations(kind=settings.job_map.kind)
+        users = jobs
+        maps.append(mapped)
+        handed.append(lambda devices: told.of(mapped.value, devices, users.value if users else None))
+    return jobs
+
+
+def _by_slurm(jobs: Polled[SlurmJobs]) -> Allocations:
+    told = SlurmAllocations()
+    return lambda devices: told.of(jobs.value, devices)

@@ -13,6 +13,7 @@ from gpuledger.cli.wiring import Parts
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.page import Page
 from gpuledger.model.snapshot import SourceInfo
+from gpuledger.workloads.knowledge import Maps
 
 INFO = SourceInfo("nvml")
 
@@ -23,6 +24,7 @@ def parts(tick: object) -> Parts:
         node=SimpleNamespace(tick=tick),
         source=SimpleNamespace(info=INFO, close=lambda: None),
         pages=SimpleNamespace(text=lambda names: (page, b"")),
+        maps=Maps(),
     )
     return cast("Parts", stand_in)
 

@@ -17,7 +17,6 @@ from gpuledger.workloads.job_map.open import open_job_map
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Allocations, Maps
 from gpuledger.workloads.maps import OwnerMap, Polled
-from gpuledger.workloads.pod_resources.allocations import NO_UUIDS
 from gpuledger.workloads.pod_resources.allocations import Allocations as Granted
 from gpuledger.workloads.pod_resources.map import pod_resources_map
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
@@ -55,7 +54,7 @@ class Machine:
 def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str, str], clock: Clock) -> Maps:
     """Maps that have not begun to be read; none at all where nothing of this machine is to be asked.
 
-    Raises UsageError for settings that cannot be honoured, GpuledgerError for a kubeconfig that cannot be used.
+    Raises UsageError for settings that cannot be honoured, GpuledgerError for an unusable kubeconfig.
     """
     maps: list[OwnerMap] = []
     handed: list[Allocations] = []
@@ -69,7 +68,7 @@ def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str,
         return enrich(owner, jobs.value if jobs is not None else None, known)
 
     def moments() -> tuple[object, ...]:
-        return tuple([one.value for one in (*names, *([] if jobs is None else [jobs]))])
+        return (*(one.value for one in names), None if jobs is None else jobs.value)
 
     return Maps(maps, pods, handed, enriched, moments)
 
@@ -91,10 +90,10 @@ def _open_kubernetes(
     told = Granted(resources=settings.pod_resources.resources, drivers=settings.pod_resources.drivers)
 
     def by_kubelet(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-        uuids, parents = (
-            (NO_UUIDS, NO_UUIDS) if slices is None else (slices.value.uuids, slices.value.parents)
-        )
-        return told.of(granted.value, devices, cluster.pods.value, uuids, parents)
+        if slices is None:
+            return told.of(granted.value, devices, cluster.pods.value)
+        known = slices.value
+        return told.of(granted.value, devices, cluster.pods.value, known.uuids, known.parents)
 
     handed.append(by_kubelet)
     return lambda: cluster.pods.value

@@ -69,6 +69,19 @@ def test_a_driver_load_that_becomes_known_tells_the_next_one_apart() -> None:
         assert bench.book.counter.life == life
 
 
+def test_a_load_that_a_lower_reading_ended_is_not_taken_for_the_new_one() -> None:
+    """The source tells the old load until it opens the driver anew; then it would end the new life again."""
+    bench = Bench(A, limit=700, epoch=Epoch("boot", "load-1"))
+    bench.tick(0, 9000 * J, [], fresh=True)
+    bench.tick(1, 100 * J, [])
+    bench.tick(2, 200 * J, [])
+    for load in ("load-1", "load-1", "load-2", "load-2"):
+        bench.posted += bench.book.begin_epoch(Epoch("boot", load), 0.0)
+    bench.tick(3, 300 * J, [])
+    assert (bench.book.counter.life, bench.book.counter.epoch.driver_load) == (1, "load-2")
+    assert totals(bench) == {1: 300 * J}
+
+
 # A counter that stands still
 
 

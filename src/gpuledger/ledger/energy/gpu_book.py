@@ -76,6 +76,8 @@ class GpuBook:
     invalid: int = 0
     has_counter: bool = field(init=False)
     still_since: float | None = None
+    # The driver load that a lower reading ended.
+    ended_load: str = ""
     ghosts: dict[int, GpuProcess] = field(default_factory=dict)
     frozen: bool = False
     integral: float = 0.0
@@ -93,7 +95,8 @@ class GpuBook:
         """Go on in this epoch: another one when the driver was loaded anew, else the same, known better."""
         before = self.counter
         if not epoch.differs(before.epoch):
-            if epoch.driver_load and not before.epoch.driver_load:
+            # The source goes on telling the load that a lower reading ended, until it opens the driver anew.
+            if not before.epoch.driver_load and epoch.driver_load not in ("", self.ended_load):
                 self.counter = replace(before, epoch=epoch)
             return []
         self.counter, verdict = before.resumed(epoch)
@@ -189,6 +192,8 @@ class GpuBook:
         before = self.counter
         self.counter, verdict = before.read(Tick(at, int(energy), good, limit))
         self.invalid += verdict.invalid
+        if verdict.epoch_closed:
+            self.ended_load = before.epoch.driver_load
         moved = self.counter.moved_at != before.moved_at
         if self.still_since is None or moved:
             self.still_since = at

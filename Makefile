@@ -50,12 +50,13 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
 	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
+	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
-DEBIAN := gcc libc6-dev prometheus prometheus-node-exporter openssh-server openssh-client
+DEBIAN := gcc libc6-dev openssl prometheus prometheus-node-exporter openssh-server openssh-client
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

@@ -307,3 +307,14 @@ def test_a_posting_that_breaks_off_loses_no_joule(stage: str, monkeypatch: pytes
     assert state.energy.totals == {CARD.uuid: 14 * WATT * 1000}
     told = sum(row.millijoules for row in state.energy.owners)
     assert told == 14 * WATT * 1000
+
+
+def test_a_user_of_whom_no_more_is_to_be_found_out_is_an_owner_after_thirty_seconds() -> None:
+    """In no cgroup: the device it has could still tell whose it is, until then it waits."""
+    books = Books(zero_hold=0.0)
+    p = process(CARD, 1, workload=Workload("user", user="bob"), missing="no_cgroup")
+    books.tick(p, seconds=20)
+    assert books.tick(p).energy.owners == ()
+    state = books.tick(p, seconds=15)
+    (row,) = [row for row in state.energy.owners if row.labels[1] == "process"]
+    assert (row.labels[3], row.labels[7]) == ("user", "bob")

@@ -143,13 +143,20 @@ def test_nothing_is_joined_twice_while_the_maps_stand_still() -> None:
     assert again.allocations == (handed(),)
 
 
-def test_a_name_that_comes_late_comes_with_the_next_tick_and_is_asked_for_until_then() -> None:
+def test_a_name_that_comes_late_comes_with_the_next_tick() -> None:
     maps = Maps(NONE)
     workloads = Workloads(knowledge=maps)
     (before,) = workloads.name(tick()).processes
     maps.pods = KNOWN
     (after,) = workloads.name(tick()).processes
     assert (before.workload.pod, after.workload.pod) == ("", "train-0")
+
+
+def test_who_stays_without_a_name_is_asked_for_once() -> None:
+    maps = Maps(NONE)
+    workloads = Workloads(knowledge=maps)
+    for _ in range(5):
+        workloads.name(tick())
     assert maps.nudges == 1
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.workload import UNKNOWN, Workload
+from gpuledger.model.workload import AWAITED, UNKNOWN, Workload
 
 # A pod's name can come some seconds after its process; who is not known by then is told as unknown.
 PATIENCE = 30.0
@@ -54,13 +54,18 @@ class Ownership:
             self.resolved = True
             return self._freeze(process.workload)
         if self.owner is None and now - self.since >= PATIENCE:
-            return self._freeze(UNKNOWN)
+            return self._freeze(self._deepest())
         return False
 
     def give_up(self) -> None:
         """The process is gone: who is not known now will never be."""
         if self.owner is None:
-            self._freeze(UNKNOWN)
+            self._freeze(self._deepest())
+
+    def _deepest(self) -> Workload:
+        """What there is of an answer: a user without more is one, an id without its name is not."""
+        found = self.process.workload
+        return UNKNOWN if found.missing in AWAITED else found
 
     def _freeze(self, owner: Workload) -> bool:
         self.owner, self.shown = owner, self.process

@@ -1,0 +1,117 @@
+"""The maps that the settings ask for, and what they answer together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders import FakeClock, gpu
+from gpuledger.model.errors import UsageError
+from gpuledger.model.page import MapHealth
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.knowledge import Maps
+from gpuledger.workloads.open import Machine, MapSettings, open_maps
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.slurm.settings import SlurmSettings
+
+CARD = gpu(0, minor=3)
+
+
+def opened(
+    tmp_path: Path,
+    *,
+    kubernetes: KubernetesSettings | None = None,
+    jobs: Path | None = None,
+) -> Maps:
+    settings = MapSettings(
+        kubernetes or KubernetesSettings(enabled="false"),
+        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "none")),
+        SlurmSettings(enabled="false"),
+        JobMapSettings(directory=str(jobs or "")),
+        ContainerSettings(docker_socket="", podman_socket=""),
+    )
+    return open_maps(settings, Machine("/proc", "/sys", str), {}, FakeClock())
+
+
+def test_a_machine_of_nobody_has_no_maps(tmp_path: Path) -> None:
+    maps = opened(tmp_path)
+    assert (len(maps), maps.health(), maps.allocations((CARD,))) == (0, (), ())
+
+
+def test_a_node_without_an_api_server_reads_log_files_and_the_kubelet(tmp_path: Path) -> None:
+    logs = KubernetesSettings(enabled="true", pod_logs=str(tmp_path))
+    assert [one.name for one in opened(tmp_path, kubernetes=logs).health()] == ["pod_logs", "pod_resources"]
+
+
+def test_asking_for_an_api_server_where_there_is_none_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--kubernetes-api or --kubeconfig"):
+        opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="api"))
+
+
+def test_files_of_a_prolog_hand_out_devices_by_minor(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "3").write_text("815\n")
+    maps = opened(tmp_path, jobs=folder)
+    maps.start()
+    try:
+        maps.wait(10)
+        (handed,) = maps.allocations((CARD,))
+    finally:
+        maps.stop()
+    assert (handed.device, handed.workload.job, handed.found_by) == (CARD, "815", "job_map")
+
+
+def test_two_words_on_one_job_are_one_allocation_and_two_pods_are_two() -> None:
+    job = Workload(kind="slurm", job="815")
+    slurm = (Allocation(CARD, job, "slurm_cgroup"),)
+    files = (Allocation(CARD, job, "job_map"),)
+    pods = tuple(Allocation(CARD, Workload(kind="pod", pod=name), "pod_resources") for name in ("a", "b"))
+    maps = Maps(handed=[lambda _: slurm, lambda _: files, lambda _: pods])
+    assert maps.allocations((CARD,)) == (*slurm, *pods)
+
+
+def test_what_was_handed_out_is_the_same_object_while_no_map_changes() -> None:
+    parts = [(Allocation(CARD, Workload(kind="slurm", job="1")),)]
+    maps = Maps(handed=[lambda _: parts[0]])
+    first = maps.allocations((CARD,))
+    assert maps.allocations((CARD,)) is first
+    parts[0] = ()
+    assert maps.allocations((CARD,)) == ()
+
+
+class Slow:
+    """A map that is read at the third look at its health."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.nudges = 0
+
+    @property
+    def health(self) -> MapHealth:
+        self.looks += 1
+        return MapHealth("slow", success=self.looks > 2, error="" if self.looks > 2 else "not read yet")
+
+    def start(self) -> None: ...
+
+    def stop(self, patience: float = 2.0) -> None: ...
+
+    def nudge(self) -> None:
+        self.nudges += 1
+
+
+def test_who_looks_but_once_waits_for_maps_to_be_read() -> None:
+    slow = Slow()
+    Maps([slow]).wait(10)
+    assert slow.looks == 3
+
+
+def test_a_map_that_hangs_is_not_waited_for_without_end() -> None:
+    slow = Slow()
+    slow.looks = -1000
+    Maps([slow]).wait(0.05)
+    assert not slow.health.success

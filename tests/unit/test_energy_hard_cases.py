@@ -114,6 +114,40 @@ def test_a_counter_that_does_not_answer_after_a_restart_is_not_replaced_by_power
     assert sum(one.millijoules for one in bench.posted) == 1500 * J
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_power_stands_in_for_a_counter_until_its_first_reading_and_not_beyond(listed: bool) -> None:
+    bench = Bench(A)
+    p = process(A, 1)
+    for second in range(4):
+        bench.tick(float(second), None, [p], power=50.0)
+    bench.tick(4, 1450 * J, [p] if listed else None, power=50.0)
+    bench.tick(5, 1500 * J, [p], power=50.0)
+    bench.tick(6, 1550 * J, [p], power=50.0)
+    assert sum(one.millijoules for one in bench.posted if one.integrated) == 4 * 50 * J
+    assert totals(bench) == {0: 50 * J}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_power_told_until_a_frozen_counter_moves_again_is_in_the_books(listed: bool) -> None:
+    bench = Bench(A)
+    p = process(A, 1)
+    bench.tick(0, 1, [p], fresh=True, power=50.0)
+    for second in range(1, 71):
+        bench.tick(float(second), 1, [p], power=50.0)
+    bench.tick(71, 800 * J, [p] if listed else None, power=50.0)
+    bench.tick(72, 850 * J, [p], power=50.0)
+    bench.tick(73, 900 * J, [p], power=50.0)
+    assert sum(one.millijoules for one in bench.posted if one.integrated) == 71 * 50 * J
+    assert totals(bench) == {1: 100 * J}
+
+
+def test_a_leap_at_the_start_of_a_run_opens_an_epoch_that_goes_on_at_once() -> None:
+    bench = Bench(A, limit=700, stored=1000 * J, stored_at=-1.0)
+    for at, value in enumerate((9_000_000, 9_000_300, 9_000_400)):
+        bench.tick(float(at), value * J, [process(A, 1)])
+    assert totals(bench) == {1: 400 * J}
+
+
 def test_evidence_of_an_interval_that_cannot_close_is_let_go() -> None:
     bench = Bench(A)
     p = process(A, 1)

@@ -144,6 +144,7 @@ class Counter:
             booked=tick.value if tick.good_lists else value,
             last=tick.value,
             last_at=tick.at,
+            running=True,
             started_at=tick.at if tick.good_lists else None,
             moved_at=tick.at,
             life=self.life + 1,

@@ -187,7 +187,12 @@ class GpuBook:
             if self.has_counter or not good or self.power is None:
                 return []
             return self._close_integrated(at, unix, parts, sighting)
-        self.has_counter = True
+        if not self.has_counter:
+            # Power stood in for it until now.
+            self.has_counter = True
+            self.counter, _ = self.counter.read(Tick(at, int(energy), good, None))
+            self.still_since = at
+            return self._end_integral(at, unix, parts, sighting, good=good)
         limit = reading.get(POWER_LIMIT_MAX) or reading.get(POWER_LIMIT)
         before = self.counter
         self.counter, verdict = before.read(Tick(at, int(energy), good, limit))
@@ -250,7 +255,18 @@ class GpuBook:
             refresh=self.counter.refresh,
             life=self.counter.life + 1,
         )
-        return self._close_integrated(at, unix, parts, sighting) if good else []
+        return self._end_integral(at, unix, parts, sighting, good=good)
+
+    def _end_integral(
+        self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting, *, good: bool
+    ) -> list[Posted]:
+        """Power stands in no longer: book what was integrated, to nobody where the lists do not tell."""
+        if not good:
+            self.evidence = None
+        posted = self._close_integrated(at, unix, parts, sighting)
+        if not good:
+            self.evidence = None
+        return posted
 
     def _act(
         self,

@@ -65,6 +65,8 @@ def given(*words: str) -> KubernetesSettings:
         (("-kubernetes-enabled=false",), IN_CLUSTER, True, False),
         (("--kubernetes-enabled", "false"), IN_CLUSTER, True, False),
         (("--kubernetes-enabled=auto",), {}, True, True),
+        (("--kubernetes-enabled", "auto"), {}, True, True),
+        (("--kubernetes-enabled", "auto"), {}, False, False),
     ],
 )
 def test_kubernetes_is_on_where_it_is_seen_or_asked_for(

@@ -95,13 +95,18 @@ def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]
     """Go's spelling made argparse's: `-log-level` gets its second dash, a bare boolean its value."""
     normal: list[str] = []
     for word in arguments:
-        if word.lower() in ("true", "false") and normal and normal[-1].endswith("=true"):
+        if normal and normal[-1].endswith("=true"):
             flag = normal[-1].removesuffix("=true")
-            if flag in known and known[flag].boolean:
+            if flag in known and known[flag].boolean and word.lower() in _values(known[flag]):
                 normal[-1] = f"{flag}={word}"
                 continue
         normal.append(_normal_word(word, known))
     return normal
+
+
+def _values(item: Setting) -> tuple[str, ...]:
+    """The words that may follow a flag which also stands alone; others are no value of it."""
+    return ("true", "false", *item.metavar.split("|"))
 
 
 def _normal_word(word: str, known: Mapping[str, Setting]) -> str:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+
+from tables import write_between
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -33,7 +34,7 @@ from gpuledger.model.quantities import ENERGY, POWER  # noqa: E402
 from gpuledger.model.snapshot import Snapshot  # noqa: E402
 from unit.simulator_helpers import Node  # noqa: E402  (after the path is set)
 
-BEGIN, END = "<!-- errors: begin -->", "<!-- errors: end -->"
+MARKS = ("<!-- errors: begin -->", "<!-- errors: end -->")
 SECONDS = 400
 Who = tuple[int, ProcessKey]
 
@@ -203,13 +204,10 @@ def main() -> None:
     asked.add_argument("--seeds", type=int, default=20, help="nodes of each kind")
     asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
-    lines = "\n".join(table(given.seeds))
-    print(lines)
+    lines = list(table(given.seeds))
+    print("\n".join(lines))
     if given.write:
-        text = given.write.read_text(encoding="utf-8")
-        given.write.write_text(
-            re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{lines}\n{END}", text, flags=re.DOTALL), "utf-8"
-        )
+        write_between(given.write, MARKS, lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import argparse
 import gc
 import os
 import platform
-import re
 import sys
 import time
 import tracemalloc
@@ -22,23 +21,25 @@ from pathlib import Path
 from statistics import median
 from uuid import UUID
 
+from gpuledger.model.devices import Device
+from gpuledger.model.process import GpuProcess, HostFacts, Start
+from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.workload import Allocation
+from gpuledger.workloads.knowledge import Maps
+from gpuledger.workloads.naming import Workloads
+from gpuledger.workloads.pod_resources.allocations import Allocations
+from gpuledger.workloads.pod_resources.grants import Grant, PodResources
+from gpuledger.workloads.pods.index import Pods
+from gpuledger.workloads.pods.pod import Pod
+from tables import write_between
+
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests")]
 
 from builders import gpu, process, reading, snapshot  # noqa: E402  (after the path is set)
-from gpuledger.model.devices import Device  # noqa: E402
-from gpuledger.model.process import GpuProcess, HostFacts, Start  # noqa: E402
-from gpuledger.model.snapshot import Snapshot  # noqa: E402
-from gpuledger.model.workload import Allocation  # noqa: E402
-from gpuledger.workloads.knowledge import Maps  # noqa: E402
-from gpuledger.workloads.naming import Workloads  # noqa: E402
-from gpuledger.workloads.pod_resources.allocations import Allocations  # noqa: E402
-from gpuledger.workloads.pod_resources.grants import Grant, PodResources  # noqa: E402
-from gpuledger.workloads.pods.index import Pods  # noqa: E402
-from gpuledger.workloads.pods.pod import Pod  # noqa: E402
 
 GPUS, EACH, PODS, TICKS, CHURN = 8, 8, 110, 500, 10_000
-BEGIN, END = "<!-- identity: begin -->", "<!-- identity: end -->"
+MARKS = ("<!-- identity: begin -->", "<!-- identity: end -->")
 CARDS = [gpu(index) for index in range(GPUS)]
 
 
@@ -145,9 +146,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     if given.write:
-        text = given.write.read_text(encoding="utf-8")
-        inside = f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}"
-        given.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.DOTALL), "utf-8")
+        write_between(given.write, MARKS, lines)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import sqlite3
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from tables import write_between
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -38,7 +39,7 @@ GPUS, EACH, SAMPLES = 8, 8, 6
 YEAR_HOURS = 365 * 24
 START = 1_700_000_000.0
 MIB = 2**20
-BEGIN, END = "<!-- ledger: begin -->", "<!-- ledger: end -->"
+MARKS = ("<!-- ledger: begin -->", "<!-- ledger: end -->")
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,7 @@ def main() -> None:
     lines = [f"Measured on {machine}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
     print("\n".join(lines))
     if given.write:
-        text = given.write.read_text(encoding="utf-8")
-        inside = f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}"
-        given.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.DOTALL), "utf-8")
+        write_between(given.write, MARKS, lines)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from statistics import median
 import httpx
 import psutil
 
+from tables import write_between
+
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
@@ -37,7 +38,7 @@ SIZES = [(gpus, processes) for gpus in (1, 8, 16) for processes in (0, 8, 64, 51
 BUDGET = (8, 64)
 MIB = 1024 * 1024
 TICKS = 40
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+MARKS = ("<!-- measured: begin -->", "<!-- measured: end -->")
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     if given.write:
-        text = given.write.read_text(encoding="utf-8")
-        inside = f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}"
-        given.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.DOTALL), "utf-8")
+        write_between(given.write, MARKS, lines)
 
 
 if __name__ == "__main__":

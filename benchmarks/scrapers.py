@@ -22,6 +22,8 @@ from statistics import median, quantiles
 
 import psutil
 
+from tables import write_between
+
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
@@ -30,7 +32,7 @@ from nvml.library import build  # noqa: E402
 from running import free_port  # noqa: E402
 
 CLIENTS = 50
-BEGIN, END = "<!-- scrapers: begin -->", "<!-- scrapers: end -->"
+MARKS = ("<!-- scrapers: begin -->", "<!-- scrapers: end -->")
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n"
 
 
@@ -123,9 +125,7 @@ def main() -> None:
     lines = [*scrapers(given.seconds), "", churn()]
     print("\n".join(lines))
     if given.write:
-        written = given.write.read_text(encoding="utf-8")
-        inside = f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}"
-        given.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, written, flags=re.DOTALL), "utf-8")
+        write_between(given.write, MARKS, lines)
 
 
 if __name__ == "__main__":

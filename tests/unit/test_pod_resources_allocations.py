@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import gpu, instance
-from gpuledger.workloads.pod_resources.allocations import Allocated, Allocations, allocate, is_wanted
+from gpuledger.workloads.pod_resources.allocations import Allocated, Allocations, allocate
 from gpuledger.workloads.pod_resources.grants import CHECKPOINT, Claimed, Grant, PodResources
 from gpuledger.workloads.pods.index import Pods
 from gpuledger.workloads.pods.pod import Pod
+from gpuledger.workloads.wildcards import is_wanted
 
 FIRST, SECOND = gpu(0, minor=0), gpu(1, minor=1)
 SMALL = instance(SECOND, 7)

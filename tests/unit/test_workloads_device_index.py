@@ -6,7 +6,8 @@ import pytest
 
 from builders import gpu, instance
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, same_objects, uuids_of
+from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, uuids_of
+from gpuledger.workloads.sameness import same_objects
 
 FULL = "GPU-21a5757c-414f-8dd6-7fff-4a409de596f3"
 MIG = "MIG-4f421ec4-5175-50ef-8452-d6abb13cb1d2"

@@ -34,11 +34,6 @@ def uuids_of(text: str) -> tuple[DeviceRef, ...]:
     return tuple(DeviceRef("uuid", word) for word in words)
 
 
-def same_objects(one: Sequence[Device], other: Sequence[Device]) -> bool:
-    """Whether these are the very same Devices: equal ones may have got another index."""
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-
-
 class DeviceIndex:
     """The Devices of one Snapshot, to be found by any of their names."""
 

@@ -9,8 +9,9 @@ from gpuledger.model.devices import Device
 from gpuledger.model.page import MapHealth
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.joining import join
-from gpuledger.workloads.maps import NOT_READ, OwnerMap
+from gpuledger.workloads.maps import OwnerMap, is_tried
 from gpuledger.workloads.pods.index import NO_PODS, Pods
+from gpuledger.workloads.sameness import same_objects
 
 # Of one kind of maps: answers the same object while neither the map nor the Devices changed.
 Allocations = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
@@ -57,7 +58,7 @@ class Maps:
     def wait(self, patience: float) -> None:
         """For who looks but once: until every map was read or has failed, `patience` seconds at most."""
         until = time.monotonic() + patience
-        while time.monotonic() < until and any(_is_untried(one.health) for one in self._maps):
+        while time.monotonic() < until and not all(is_tried(one.health) for one in self._maps):
             time.sleep(0.02)
 
     def health(self) -> tuple[MapHealth, ...]:
@@ -73,9 +74,7 @@ class Maps:
     def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         """Everything that was handed out, the same object while nothing changed."""
         parts = tuple([handed(devices) for handed in self._handed])
-        if len(parts) != len(self._parts) or any(
-            new is not old for new, old in zip(parts, self._parts, strict=True)
-        ):
+        if not same_objects(parts, self._parts):
             self._parts = parts
             self._joined = tuple(_once(item for part in parts for item in part))
         return self._joined
@@ -98,7 +97,3 @@ def _once(handed: Iterable[Allocation]) -> Iterator[Allocation]:
         if not item.workload.job or job not in seen:
             yield item
         seen.add(job)
-
-
-def _is_untried(health: MapHealth) -> bool:
-    return not health.success and health.last_success is None and health.error == NOT_READ

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sized
+from dataclasses import replace
 from random import Random
 from threading import Condition, Thread
 from typing import Generic, Protocol, TypeVar
@@ -45,7 +46,61 @@ class OwnerMap(Protocol):
         """Somebody is not in it yet: look again soon. Cheap, and harmless when called every tick."""
 
 
-class Polled(Generic[T]):
+def is_tried(health: MapHealth) -> bool:
+    """Whether there was a first try, well or not."""
+    return health.success or health.error != NOT_READ
+
+
+class BesideTick:
+    """What every OwnerMap with a thread of its own has: its health, and how the thread begins and ends.
+
+    `_run` is the thread's; it waits in `_changed` and goes when `_stopping`.
+    """
+
+    def __init__(self, name: str, clock: Clock, random: Random | None) -> None:
+        self.name = name
+        self._clock = clock
+        self._random = random or Random()
+        self._health = MapHealth(name, success=False, error=NOT_READ)
+        self._failures = 0
+        self._stopping = False
+        self._changed = Condition()
+        self._thread = Thread(target=self._run, name=f"map {name}", daemon=True)
+
+    @property
+    def health(self) -> MapHealth:
+        """How the last try went, and since when the value is not certain any more."""
+        return self._health
+
+    def start(self) -> None:
+        """Begin to keep it up to date."""
+        self._thread.start()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End the thread; what hangs is left behind after `patience` seconds."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._let_go()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    def _let_go(self) -> None:
+        """End what the thread may be waiting for."""
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _succeeded(self, entries: int) -> None:
+        self._health = MapHealth(self.name, success=True, last_success=self._clock.unix(), entries=entries)
+
+    def _failed(self, error: str) -> None:
+        """What was known stays."""
+        self._failures += 1
+        self._health = replace(self._health, success=False, error=error)
+
+
+class Polled(BesideTick, Generic[T]):
     """An OwnerMap whose whole value is read anew every `period` seconds, by a thread of its own.
 
     `read` raises GpuledgerError (or OSError) with one line that names the thing and the remedy. `value` is
@@ -62,35 +117,11 @@ class Polled(Generic[T]):
         clock: Clock,
         random: Random | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name, clock, random)
         self.value = empty
         self._read = read
         self._period = period
-        self._clock = clock
-        self._random = random or Random()
-        self._health = MapHealth(name, success=False, error=NOT_READ)
-        self._failures = 0
         self._nudged = False
-        self._stopping = False
-        self._changed = Condition()
-        self._thread = Thread(target=self._run, name=f"map {name}", daemon=True)
-
-    @property
-    def health(self) -> MapHealth:
-        """How the last reading went, and how old the value is."""
-        return self._health
-
-    def start(self) -> None:
-        """Begin to read, the first time at once."""
-        self._thread.start()
-
-    def stop(self, patience: float = 2.0) -> None:
-        """End the thread; a reading that hangs is left behind after `patience` seconds."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(patience)
 
     def nudge(self) -> None:
         """Read again within a second."""
@@ -114,22 +145,14 @@ class Polled(Generic[T]):
         if self._failures:
             log.info("%s can be read again", self.name)
         self._failures = 0
-        self._health = MapHealth(self.name, success=True, last_success=self._clock.unix(), entries=len(value))
+        self._succeeded(len(value))
         return True
 
     def _fail(self, error: str) -> None:
-        before = self._health
         # Once per cause: a node without a kubelet must not fill its log.
-        if error != before.error:
+        if error != self._health.error:
             log.warning("%s: %s", self.name, error)
-        self._failures += 1
-        self._health = MapHealth(
-            self.name,
-            success=False,
-            last_success=before.last_success,
-            entries=before.entries,
-            error=error,
-        )
+        self._failed(error)
 
     def _run(self) -> None:
         while not self._stopping:

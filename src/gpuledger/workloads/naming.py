@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import is_
 from typing import Protocol
 
 from gpuledger.model.devices import Device
@@ -12,6 +11,7 @@ from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, Start
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import AWAITED, Allocation, Workload
 from gpuledger.workloads.cgroup import CgroupOwner, owner
+from gpuledger.workloads.sameness import same_objects
 
 UserName = Callable[[int], str]
 
@@ -80,7 +80,7 @@ class Workloads:
         if self._knowledge is not None:
             handed = self._knowledge.allocations(self._devices_of(snapshot))
             moment = (*self._knowledge.moment(), handed)
-            if not _is_same(moment, self._moment):
+            if not same_objects(moment, self._moment):
                 self._moment, self._joined = moment, {}
         turn = _Turn(self, handed)
         readings = tuple([turn.reading(reading) for reading in snapshot.readings])
@@ -89,13 +89,13 @@ class Workloads:
         if self._knowledge is not None and turn.awaited - self._awaited:
             self._knowledge.nudge()
         self._awaited = turn.awaited
-        if handed is snapshot.allocations and _is_same(readings, snapshot.readings):
+        if handed is snapshot.allocations and same_objects(readings, snapshot.readings):
             return snapshot
         return replace(snapshot, readings=readings, allocations=handed)
 
     def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
         devices = tuple([reading.device for reading in snapshot.readings])
-        if not _is_same(devices, self._devices):
+        if not same_objects(devices, self._devices):
             self._devices = devices
         return self._devices
 
@@ -137,7 +137,7 @@ class _Turn:
             return reading
         handed = self._handed.get(reading.device.uuid, ())
         named = tuple([self._process(process, handed) for process in reading.processes])
-        return reading if _is_same(named, reading.processes) else replace(reading, processes=named)
+        return reading if same_objects(named, reading.processes) else replace(reading, processes=named)
 
     def _process(self, process: GpuProcess, handed: Sequence[Allocation]) -> GpuProcess:
         found = self._names.find(process, self.found)
@@ -146,10 +146,6 @@ class _Turn:
         if owner.missing in AWAITED:
             self.awaited.add(process.key)
         return process if process.workload == owner else replace(process, workload=owner)
-
-
-def _is_same(new: tuple[object, ...], old: tuple[object, ...]) -> bool:
-    return len(new) == len(old) and all(map(is_, new, old))
 
 
 def _by_cgroup(found: CgroupOwner, user: str) -> Workload:

@@ -7,8 +7,9 @@ from typing import Final, Protocol
 
 from gpuledger.model.devices import Device
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.device_index import DeviceIndex, same_objects
+from gpuledger.workloads.device_index import DeviceIndex
 from gpuledger.workloads.job_map.files import JobMap
+from gpuledger.workloads.sameness import same_objects
 
 FOUND_BY: Final = "job_map"
 

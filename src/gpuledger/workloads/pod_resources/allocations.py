@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import is_
 from typing import Final, Protocol
 
 from gpuledger.model.devices import Device
@@ -14,6 +13,8 @@ from gpuledger.workloads.pod_resources.devices import DeviceNames, Missing, Uuid
 from gpuledger.workloads.pod_resources.grants import Grant, PodResources
 from gpuledger.workloads.pods.index import NO_PODS
 from gpuledger.workloads.pods.pod import Pod
+from gpuledger.workloads.sameness import same_objects
+from gpuledger.workloads.wildcards import is_wanted
 
 RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
 DRIVERS: Final = ("gpu.nvidia.com",)
@@ -61,11 +62,6 @@ class Allocated:
     def forms(self) -> Mapping[str, int]:
         """How many grants are unmatched, by the form of their names."""
         return Counter(one.form for one in self.unmatched)
-
-
-def is_wanted(name: str, wanted: tuple[str, ...]) -> bool:
-    """Whether `name` is one of the wanted, of which a trailing * stands for any ending."""
-    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in wanted)
 
 
 def allocate(
@@ -146,7 +142,7 @@ class Allocations:
         `has_cgroup` is asked only when an input has changed.
         """
         inputs = (told, devices, pods, uuids, parents)
-        if len(self._inputs) == len(inputs) and all(map(is_, inputs, self._inputs)):
+        if same_objects(inputs, self._inputs):
             return self.last.allocations
         new = allocate(
             told,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.model.settings import duration, setting, text, words
+from gpuledger.workloads.wildcards import wanted_name
 
 SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CHECKPOINT: Final = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -19,11 +20,7 @@ def _path(value: object) -> str:
     return path
 
 
-def _name(value: object) -> str:
-    name = text(value).strip()
-    if not name or "*" in name[:-1] or any(char.isspace() for char in name):
-        raise ValueError("names such as nvidia.com/gpu or nvidia.com/mig-* are wanted, a * only at the end")
-    return name
+_name = wanted_name("names such as nvidia.com/gpu or nvidia.com/mig-* are wanted")
 
 
 @dataclass(frozen=True, slots=True)

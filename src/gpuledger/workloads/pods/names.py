@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gpuledger.model.page import MapHealth
 from gpuledger.model.source import Clock
-from gpuledger.workloads.maps import OwnerMap, Polled
+from gpuledger.workloads.maps import OwnerMap, Polled, is_tried
 from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.logs import read_pod_logs
-from gpuledger.workloads.pods.watch import NOT_READ, PodWatch
+from gpuledger.workloads.pods.watch import PodWatch
 
 
 class PodNames:
@@ -70,7 +70,7 @@ def spare_logs(watch: PodWatch, root: Path, *, clock: Clock) -> Polled[Pods]:
 
     def read() -> Pods:
         health = watch.health
-        failing = not health.success and health.error != NOT_READ
+        failing = is_tried(health) and not health.success
         return read_pod_logs(root) if failing else NO_PODS
 
     return Polled("pod_logs", read, NO_PODS, period=10.0, clock=clock)

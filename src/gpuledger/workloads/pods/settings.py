@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.model.settings import boolean, choice, setting, text, words
+from gpuledger.workloads.wildcards import wanted_name
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 KUBELET = Path("/var/lib/kubelet")
@@ -21,11 +22,7 @@ def _enabled(value: object) -> str:
         raise ValueError("auto, true or false is wanted") from None
 
 
-def _allowed(value: object) -> str:
-    name = text(value).strip()
-    if not name or "*" in name[:-1] or any(char.isspace() for char in name):
-        raise ValueError("names of labels such as app or team/* are wanted, a * only at the end")
-    return name
+_allowed = wanted_name("names of labels such as app or team/* are wanted")
 
 
 def _url(value: object) -> str:

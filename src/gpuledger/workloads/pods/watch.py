@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from random import Random
-from threading import Condition, Thread
 from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.page import MapHealth
 from gpuledger.model.source import Clock
+from gpuledger.workloads.maps import BesideTick
 from gpuledger.workloads.pods.api import ApiClient, Interrupted
 from gpuledger.workloads.pods.events import Gone, PodEvent, WatchFailed, read_event
 from gpuledger.workloads.pods.index import NO_PODS, Pods
@@ -21,7 +20,6 @@ from gpuledger.workloads.pods.stream import ListReader, NotJson, lines
 log = logging.getLogger("gpuledger.workloads")
 
 PODS_PATH: Final = "/api/v1/pods"
-NOT_READ: Final = "not read yet"
 # The kubelet's own limit is 110 unless raised; a selector that is ignored must not fill the memory.
 MOST_PODS: Final = 2000
 _PAGE: Final = "500"
@@ -31,7 +29,7 @@ _LONGEST_PAUSE: Final = 60.0
 _LONG_ENOUGH: Final = 10.0
 
 
-class PodWatch:
+class PodWatch(BesideTick):
     """An OwnerMap of this node's pods from the API server, in a thread of its own.
 
     The list is answered from the server's cache (resourceVersion=0), the watch lasts about `watch_seconds`
@@ -54,48 +52,26 @@ class PodWatch:
         grace: float = 15.0,
         name: str = "pods",
     ) -> None:
-        self.name = name
+        super().__init__(name, clock, random)
         self.value: Pods = NO_PODS
         self._client = client
         self._node = node
-        self._clock = clock
         self._allowed = allowed or LabelAllowlist()
-        self._random = random or Random()
         self._jitter = jitter
         self._watch_seconds = watch_seconds
         self._grace = grace
-        self._health = MapHealth(name, success=False, error=NOT_READ)
         self._pods: dict[str, Pod] = {}
         # Where the watch goes on; empty before the first list and when that is too long ago.
         self._version = ""
         # Whether nothing was heard since a list from the cache: when that expires, the cache was too old.
         self._stale_list = False
-        self._failures = 0
         self._began = 0.0
         # The error that the log has, until a watch works again: not only begins.
         self._complaint = ""
         self._overfull = False
-        self._stopping = False
-        self._changed = Condition()
-        self._thread = Thread(target=self._run, name=f"map {name}", daemon=True)
 
-    @property
-    def health(self) -> MapHealth:
-        """How the watch stands, and when the server last said anything."""
-        return self._health
-
-    def start(self) -> None:
-        """Begin to list and watch."""
-        self._thread.start()
-
-    def stop(self, patience: float = 2.0) -> None:
-        """End the thread and its connection."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+    def _let_go(self) -> None:
         self._client.abort()
-        if self._thread.is_alive():
-            self._thread.join(patience)
 
     def nudge(self) -> None:
         """Nothing: the server tells by itself, and while it fails it is not asked more often."""
@@ -219,9 +195,7 @@ class PodWatch:
         self.value = Pods(self._pods.values())
 
     def _heard(self) -> None:
-        self._health = MapHealth(
-            self.name, success=True, last_success=self._clock.unix(), entries=len(self._pods)
-        )
+        self._succeeded(len(self._pods))
 
     def _well(self) -> None:
         if self._complaint:
@@ -248,18 +222,10 @@ class PodWatch:
     def _fail(self, error: str) -> float:
         if self._stopping:
             return 0.0
-        before = self._health
         if error != self._complaint:
             self._complaint = error
             log.warning("%s: %s", self.name, error)
-        self._failures += 1
-        self._health = MapHealth(
-            self.name,
-            success=False,
-            last_success=before.last_success,
-            entries=before.entries,
-            error=error,
-        )
+        self._failed(error)
         return self._pause()
 
     def _pause(self) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from gpuledger.model.devices import Device
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.device_index import DeviceIndex, same_objects
+from gpuledger.workloads.device_index import DeviceIndex
+from gpuledger.workloads.sameness import same_objects
 from gpuledger.workloads.slurm.job import SlurmJob, SlurmJobs
 
 

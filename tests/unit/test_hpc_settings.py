@@ -10,7 +10,7 @@ from builders import FakeClock
 from gpuledger.cli.flags import parse, parser
 from gpuledger.config.assemble import assemble
 from gpuledger.model.checks import Finding, Verdict
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build, declared
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.checks import job_map_checks
 from gpuledger.workloads.job_map.open import open_job_map
@@ -154,3 +154,9 @@ def test_flags_are_the_ones_that_users_know() -> None:
     assert build(SlurmSettings, values) == SlurmSettings("false", "/c", "/g")
     assert build(JobMapSettings, values) == JobMapSettings("/j", "job")
     assert build(ContainerSettings, values) == ContainerSettings("", "/p")
+
+
+@pytest.mark.parametrize(("written", "meant"), [(True, "true"), ("off", "false"), ("auto", "auto")])
+def test_slurm_is_switched_as_kubernetes_is_in_yaml_too(written: object, meant: str) -> None:
+    (enabled,) = (item for name, item, _ in declared(SlurmSettings) if name == "enabled")
+    assert enabled.parse(written) == meant

@@ -92,6 +92,16 @@ def boolean(value: object) -> bool:
         raise ValueError("true or false is wanted") from None
 
 
+def automatic(value: object) -> str:
+    """`auto`, `true` or `false`, the latter two as `boolean` takes them."""
+    if str(value).strip().lower() == "auto":
+        return "auto"
+    try:
+        return "true" if boolean(value) else "false"
+    except ValueError:
+        raise ValueError("auto, true or false is wanted") from None
+
+
 def integer(lowest: int, highest: int) -> Callable[[object], int]:
     """A whole number within bounds, both included."""
 

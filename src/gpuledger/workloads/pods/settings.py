@@ -6,20 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.model.settings import boolean, choice, setting, text, words
+from gpuledger.model.settings import automatic, choice, setting, text, words
 from gpuledger.workloads.wildcards import wanted_name
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 KUBELET = Path("/var/lib/kubelet")
-
-
-def _enabled(value: object) -> str:
-    if str(value).strip().lower() == "auto":
-        return "auto"
-    try:
-        return "true" if boolean(value) else "false"
-    except ValueError:
-        raise ValueError("auto, true or false is wanted") from None
 
 
 _allowed = wanted_name("names of labels such as app or team/* are wanted")
@@ -38,7 +29,7 @@ class KubernetesSettings:
 
     enabled: str = setting(
         "kubernetes.enabled",
-        _enabled,
+        automatic,
         "auto",
         "give processes the names of their pods; auto does where Kubernetes is seen (its environment, or the "
         "kubelet's directory)",

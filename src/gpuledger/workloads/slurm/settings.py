@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.settings import choice, setting, text
+from gpuledger.model.settings import automatic, setting, text
 from gpuledger.workloads.slurm.gres import USUAL
 from gpuledger.workloads.slurm.tree import has_slurm
 
@@ -21,7 +21,7 @@ class SlurmSettings:
 
     enabled: str = setting(
         "slurm.enabled",
-        choice("auto", "true", "false"),
+        automatic,
         "auto",
         "look up which GPUs are allocated to which Slurm job, even if nothing runs on them; auto does so "
         "where slurmd has a cgroup or a directory",

@@ -65,8 +65,6 @@ _ONCE = ("process", "session")
 
 # A driver without persistence mode takes some seconds per GPU to wake; one that hangs takes for ever.
 _PATIENCE = 30.0
-# Names are worth a wait, but without them the processes are told all the same.
-_PATIENCE_WITH_MAPS = 10.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -153,8 +151,7 @@ def _write_once(parts: Parts, names: tuple[str, ...], file: Textfile, neighbours
 
 def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
     """One tick's page. Raises SourceUnavailable when there are no readings."""
-    parts.maps.start()
-    parts.maps.wait(_PATIENCE_WITH_MAPS)
+    parts.maps.read_once()
     with _quiet_node():
         # A thread, because a call of a hanging driver cannot be interrupted; daemon, because it may be left.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)

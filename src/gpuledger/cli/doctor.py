@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
-from socket import gethostname
 from typing import Any
 
 from gpuledger import __version__
@@ -36,7 +35,7 @@ from gpuledger.workloads.job_map.checks import job_map_checks
 from gpuledger.workloads.open import MapSettings
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
 from gpuledger.workloads.pods.checks import kubernetes_checks
-from gpuledger.workloads.pods.settings import is_enabled, node_name
+from gpuledger.workloads.pods.settings import is_enabled
 from gpuledger.workloads.slurm.checks import slurm_checks
 
 _ABOUT = """\
@@ -106,10 +105,9 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     opened = open_source(source, smi, NoHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
-    driver = source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs))
     maps = () if simulated else _map_checks(map_settings(values), host, environment)
     return (
-        *driver,
+        *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *maps,
         *owner_checks(lambda: read_once(values), _NEEDED),
@@ -120,10 +118,9 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
 def _map_checks(
     settings: MapSettings, host: HostSettings, environment: Mapping[str, str]
 ) -> tuple[Check, ...]:
-    node = node_name(settings.node, environment, gethostname())
     enabled = is_enabled(settings.kubernetes, environment)
     return (
-        *kubernetes_checks(settings.kubernetes, node, environment),
+        *kubernetes_checks(settings.kubernetes, settings.node_name(environment), environment),
         *pod_resources_checks(settings.pod_resources, enabled=enabled),
         *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
         *job_map_checks(settings.job_map, SystemClock()),

@@ -145,14 +145,13 @@ def assemble_parts(
     return Parts(clock, source, node, pages, store, maps)
 
 
-def read_once(values: Mapping[str, Any], patience: float = 10.0) -> Snapshot | None:
+def read_once(values: Mapping[str, Any]) -> Snapshot | None:
     """One tick of these settings, its processes named; None when there are no readings.
 
-    Waits so many seconds for the maps of owners. Raises as `assemble_parts` does.
+    Raises as `assemble_parts` does.
     """
     parts = assemble_parts(values, {}, (), keeps_books=False)
-    parts.maps.start()
-    parts.maps.wait(patience)
+    parts.maps.read_once()
     try:
         return parts.node.tick().snapshot
     finally:

@@ -62,6 +62,12 @@ def skipped(check: str, what: str, why: str) -> Finding:
     return Finding(check, Verdict.SKIPPED, what, why)
 
 
+def parted(error: object) -> tuple[str, str]:
+    """What was seen, and the remedy: the one line of a GpuledgerError has both."""
+    why, _, remedy = str(error).partition("; ")
+    return why, remedy
+
+
 def because(cause: str) -> str:
     """Why something was skipped whose cause is told by the Finding of the thing named `cause`."""
     return f"because of: {cause}"

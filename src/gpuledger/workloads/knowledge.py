@@ -19,6 +19,10 @@ Allocations = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
 Enrich = Callable[[Workload], Workload]
 
 
+# For a watch that begins with a pause, a kubelet that takes its deadline, a slow disk.
+_PATIENCE = 10.0
+
+
 class Maps:
     """The maps of this machine as naming's Knowledge. Empty where there are none, and then it knows nothing.
 
@@ -55,10 +59,16 @@ class Maps:
         for one in self._maps:
             one.stop()
 
+    def read_once(self) -> None:
+        """For who looks but once: names are worth a wait, but processes are told without them too."""
+        self.start()
+        self.wait(_PATIENCE)
+
     def wait(self, patience: float) -> None:
-        """For who looks but once: until every map was read or has failed, `patience` seconds at most."""
+        """Until every map was read or has failed, `patience` seconds at most."""
         until = time.monotonic() + patience
         while time.monotonic() < until and not all(is_tried(one.health) for one in self._maps):
+            # Each map has a lock of its own, and this is done once in the life of a program.
             time.sleep(0.02)
 
     def health(self) -> tuple[MapHealth, ...]:

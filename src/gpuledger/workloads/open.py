@@ -41,6 +41,10 @@ class MapSettings:
     containers: ContainerSettings
     node: str = ""
 
+    def node_name(self, environment: Mapping[str, str]) -> str:
+        """The name under which Kubernetes knows this machine."""
+        return node_name(self.node, environment, gethostname())
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -83,8 +87,7 @@ def _open_kubernetes(
     """The pods known now; what tells them and their devices is added to `maps` and `handed`."""
     if not is_enabled(settings.kubernetes, environment):
         return lambda: NO_PODS
-    node = node_name(settings.node, environment, gethostname())
-    cluster = open_kubernetes(settings.kubernetes, node, environment, clock)
+    cluster = open_kubernetes(settings.kubernetes, settings.node_name(environment), environment, clock)
     slices, granted = cluster.slices, pod_resources_map(settings.pod_resources, clock=clock)
     maps += [*cluster.pods.maps, *([] if slices is None else [slices]), granted]
     told = Granted(resources=settings.pod_resources.resources, drivers=settings.pod_resources.drivers)

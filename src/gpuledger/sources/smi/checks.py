@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, fails, unknown, warning, works
+from gpuledger.model.checks import Check, Finding, fails, parted, unknown, warning, works
 from gpuledger.model.text import clean_name, from_bytes
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.exits import unavailable
@@ -46,7 +46,7 @@ def look_at_smi(
             "(Ubuntu: nvidia-utils), or name it with --nvidia-smi-command",
         )
     elif isinstance(ran, NotStarted) or ran.code or ran.timed_out or ran.overran:
-        why, _, remedy = str(unavailable(ran, command, settings.timeout)).partition("; ")
+        why, remedy = parted(unavailable(ran, command, settings.timeout))
         yield fails(SMI, _WHAT, why, remedy or "`nvidia-smi -q` tells more")
     else:
         yield _judge_answer(command, ran, loaded)

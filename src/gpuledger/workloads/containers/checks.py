@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, skipped, warning, works
+from gpuledger.model.checks import Check, Finding, parted, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.containers.open import ContainerReader, is_socket
 from gpuledger.workloads.containers.settings import ContainerSettings
@@ -36,7 +36,7 @@ def _look(name: str, path: str, flag: str) -> Callable[[], Iterator[Finding]]:
         try:
             found = ContainerReader(path, flag).read()
         except GpuledgerError as error:
-            why, _, remedy = str(error).partition("; ")
+            why, remedy = parted(error)
             # Without names containers are told by their ids.
             yield warning(NAMES, _what(name), why, remedy)
         else:

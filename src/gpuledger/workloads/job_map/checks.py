@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
+from gpuledger.model.checks import Check, Finding, fails, parted, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.workloads.job_map.files import JobMapReader
@@ -29,7 +29,7 @@ def _look(settings: JobMapSettings, clock: Clock) -> Iterator[Finding]:
     try:
         found = JobMapReader(Path(settings.directory), clock=clock).read()
     except GpuledgerError as error:
-        why, _, remedy = str(error).partition("; ")
+        why, remedy = parted(error)
         yield fails(JOB_MAP, _WHAT, why, remedy)
         return
     if not found.files:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, because, fails, skipped, unknown, warning, works
+from gpuledger.model.checks import Check, Finding, because, fails, parted, skipped, unknown, warning, works
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pod_resources.allocations import NO_UUIDS, Allocated, allocate
@@ -73,13 +73,13 @@ class _Looked:
             self._told = client.list()
         except GpuledgerError as error:
             self._reached = not isinstance(error, Unreachable)
-            yield fails(SOCKET, _SOCKET, *_parted(error))
+            yield fails(SOCKET, _SOCKET, *parted(error))
             return
         yield works(SOCKET, _SOCKET, f"{self._settings.socket} tells {len(self._told)} devices handed out")
         try:
             allocatable = client.allocatable()
         except GpuledgerError as error:
-            yield warning(SOCKET, "allocatable devices", *_parted(error))
+            yield warning(SOCKET, "allocatable devices", *parted(error))
             return
         yield _allocatable(allocatable)
 
@@ -90,7 +90,7 @@ class _Looked:
         try:
             self._told = read_checkpoint(Path(self._settings.checkpoint))
         except GpuledgerError as error:
-            yield fails(CHECKPOINT, _CHECKPOINT, *_parted(error))
+            yield fails(CHECKPOINT, _CHECKPOINT, *parted(error))
             return
         yield warning(
             CHECKPOINT,
@@ -167,9 +167,3 @@ def _names(told: PodResources) -> str:
 
 def _id(device_id: str, claimed: object) -> str:
     return device_id or getattr(claimed, "device", "") or "(empty)"
-
-
-def _parted(error: GpuledgerError) -> tuple[str, str]:
-    """What was seen, and the remedy: the one line of an error has both."""
-    why, _, remedy = str(error).partition("; ")
-    return why, remedy

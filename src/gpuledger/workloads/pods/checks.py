@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, because, fails, skipped, warning, works
+from gpuledger.model.checks import Check, Finding, because, fails, parted, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access
 from gpuledger.workloads.pods.api import ApiClient
@@ -85,7 +85,7 @@ class _Looked:
             pods = read_pod_logs(root)
         except GpuledgerError as error:
             needed = self._settings.names == "logs" or self._access() is None
-            yield (fails if needed else warning)(LOGS, _LOGS, *_parted(error))
+            yield (fails if needed else warning)(LOGS, _LOGS, *parted(error))
             return
         self._files = len(pods)
         if pods and not any(pod.containers for pod in pods):
@@ -103,7 +103,7 @@ class _Looked:
         try:
             access = self._access()
         except GpuledgerError as error:
-            yield fails(API, _API, *_parted(error))
+            yield fails(API, _API, *parted(error))
             return
         if access is None:
             why = "there is none to ask: not in a pod, no --kubernetes-api, no --kubeconfig"
@@ -139,7 +139,7 @@ class _Looked:
         try:
             devices = SliceReader(ApiClient(access, timeout=15.0), self._node).read()
         except GpuledgerError as error:
-            why, remedy = _parted(error)
+            why, remedy = parted(error)
             yield warning(SLICES, what, f"{why}: matters only where GPUs are handed out by DRA", remedy)
             return
         if len(devices):
@@ -177,7 +177,7 @@ class _Looked:
                 for _ in answer.pieces():
                     pass
         except GpuledgerError as error:
-            why, remedy = _parted(error)
+            why, remedy = parted(error)
             yield warning(
                 PODS, _PODS, f"listed, but not watched: {why}: names come up to a minute late", remedy
             )
@@ -197,7 +197,7 @@ class _Looked:
         )
 
     def _complain(self, check: str, what: str, error: GpuledgerError) -> Finding:
-        why, remedy = _parted(error)
+        why, remedy = parted(error)
         if self._files is None:
             return fails(check, what, why, remedy)
         return warning(check, what, f"{why}: {_LOST}", remedy)
@@ -210,9 +210,3 @@ def _count(client: ApiClient, node: str) -> int:
 
 def _selector(node: str) -> dict[str, str]:
     return {"fieldSelector": f"spec.nodeName={node}"}
-
-
-def _parted(error: GpuledgerError) -> tuple[str, str]:
-    """What was seen, and the remedy: the one line of an error has both."""
-    why, _, remedy = str(error).partition("; ")
-    return why, remedy

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, fails, skipped, unknown, warning, works
+from gpuledger.model.checks import Check, Finding, fails, parted, skipped, unknown, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.slurm.job import SlurmJobs
 from gpuledger.workloads.slurm.reader import SlurmReader
@@ -37,7 +37,7 @@ def _jobs(reader: SlurmReader) -> Iterator[Finding]:
     try:
         jobs = reader.read()
     except GpuledgerError as error:
-        why, _, remedy = str(error).partition("; ")
+        why, remedy = parted(error)
         yield fails(JOBS, _WHAT, why, remedy)
         return
     if not jobs.missing:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpuledger.ledger.energy.counter import LONGEST
+from gpuledger.ledger.ownership import PATIENCE
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import AWAITED, Workload
-
-# A pause longer than this (suspend, a hanging driver) is nobody's time.
-_LONGEST = 60.0
-# So long the names of a pod are waited for; then what it has is told as somebody's who is not known.
-_PATIENCE = 30.0
 
 Labels = tuple[str, ...]
 _NOBODY_KNOWN: Labels = ("unknown", "", "", "", "", "")
@@ -72,7 +69,7 @@ class OwnerTimes:
         for reading in snapshot.holders:
             there = self._present(reading, handed.get(reading.device.uuid, []), now)
             for tenure, presence in there:
-                _spend(tenure, presence, reading, now, since if since <= _LONGEST else 0.0)
+                _spend(tenure, presence, reading, now, since if since <= LONGEST else 0.0)
         self._give_up(now)
         self._end(now)
         return tuple([self._row(tenure, now) for tenure in self._tenures.values()])
@@ -104,7 +101,7 @@ class OwnerTimes:
             return tenure
         ids = (device.uuid, (owner.pod_uid, owner.container_id))
         waiting = self._waiting.setdefault(ids, _Tenure(device, _NOBODY_KNOWN, now, now))
-        if now - waiting.since < _PATIENCE:
+        if now - waiting.since < PATIENCE:
             return waiting
         waiting.alive = now
         return self._known(device, _NOBODY_KNOWN, now)
@@ -121,7 +118,7 @@ class OwnerTimes:
         for ids, waiting in list(self._waiting.items()):
             if waiting.alive != now:
                 del self._waiting[ids]
-            if (waiting.alive != now or now - waiting.since >= _PATIENCE) and (
+            if (waiting.alive != now or now - waiting.since >= PATIENCE) and (
                 waiting.allocated or waiting.held
             ):
                 self._known(waiting.device, _NOBODY_KNOWN, waiting.alive).take_over(waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -11,9 +12,6 @@ from gpuledger.model.snapshot import Reading, Snapshot
 ACTIVE, HELD, IDLE, UNKNOWN = "active", "held", "idle", "unknown"
 # Uuid of the Gpu and `GI_CI`, as in the labels of the native dialect.
 Place = tuple[str, str]
-
-# A pause longer than this (suspend, a hanging driver) is nobody's time.
-_LONGEST = 60.0
 
 
 class DeviceStates:
@@ -33,7 +31,7 @@ class DeviceStates:
             _place(reading): _state(reading, allocated=reading.device.uuid in held)
             for reading in snapshot.holders
         }
-        if 0 < since <= _LONGEST:
+        if 0 < since <= LONGEST:
             for (uuid, instance), state in self.now.items():
                 key = (uuid, instance, state)
                 self.seconds[key] = self.seconds.get(key, 0.0) + since

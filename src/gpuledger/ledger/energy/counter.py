@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# Longest time over which an interval is kept open; beyond, nobody can say what happened in it.
+# Longest time over which an interval is kept open; beyond (suspend, a hanging driver), nobody can say what
+# happened in it, and it is nobody's time.
 LONGEST = 60.0
 # No counter seen in the field is refreshed less often; used until two moves have told the real period.
 SLOWEST_REFRESH = 10.0
@@ -48,15 +49,13 @@ class Verdict:
     """What a reading means for the books.
 
     `closes`: an interval ends here with `delta` millijoules to be apportioned. `unobserved`: millijoules
-    to book as unobserved. `fresh`: evidence gathered so far is void, a new interval starts here. `invalid`:
-    readings not believed. `epoch_closed`: the old epoch ended at its last good reading, and `tail` is what
-    was believed of it but not booked: unobserved, and the old epoch's.
+    to book as unobserved. `invalid`: readings not believed. `epoch_closed`: the old epoch ended at its last
+    good reading, and `tail` is what was believed of it but not booked: unobserved, and the old epoch's.
     """
 
     closes: bool = False
     delta: int = 0
     unobserved: int = 0
-    fresh: bool = False
     invalid: int = 0
     epoch_closed: bool = False
     tail: int = 0
@@ -97,7 +96,7 @@ class Counter:
         calm = replace(self, running=False, moved_at=None, started_at=None, aside=None)
         if self.last is None or not epoch.differs(self.epoch):
             return replace(calm, epoch=epoch.or_known(self.epoch)), _NOTHING
-        closed = Verdict(epoch_closed=True, fresh=True, tail=self.tail)
+        closed = Verdict(epoch_closed=True, tail=self.tail)
         return replace(_reborn(calm, epoch), last=None), closed
 
     @property
@@ -135,7 +134,7 @@ class Counter:
             # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
             reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
             after, verdict = replace(reborn, last=value, last_at=at, running=True)._believed(tick)
-            return after, replace(verdict, epoch_closed=True, fresh=True, tail=self.tail)
+            return after, replace(verdict, epoch_closed=True, tail=self.tail)
         # Higher than any power could have made it: another counter altogether. Nothing is known of the leap.
         leapt = replace(
             self,
@@ -150,7 +149,7 @@ class Counter:
             life=self.life + 1,
         )
         since = leapt.booked - value
-        return leapt, Verdict(epoch_closed=True, fresh=True, invalid=1, unobserved=since, tail=self.tail)
+        return leapt, Verdict(epoch_closed=True, invalid=1, unobserved=since, tail=self.tail)
 
     def _believed(self, tick: Tick) -> tuple[Counter, Verdict]:
         if tick.value == self.last or not self.running:
@@ -176,10 +175,8 @@ class Counter:
         if not good:
             return begun, _NOTHING
         delta = tick.value - booked
-        if self.started_at is None:
-            return begun, Verdict(unobserved=delta, fresh=True)
-        if tick.at - self.started_at > LONGEST:
-            return begun, Verdict(unobserved=delta, fresh=True)
+        if self.started_at is None or tick.at - self.started_at > LONGEST:
+            return begun, Verdict(unobserved=delta)
         return begun, Verdict(closes=True, delta=delta)
 
 

@@ -101,7 +101,7 @@ class GpuBook:
             return []
         self.counter, verdict = before.resumed(epoch)
         self.evidence = None
-        return self._tail(verdict, before, unix)
+        return self._unobserved(verdict.tail, unix, before.life)
 
     def post(
         self, at: float, unix: float, reading: Reading, parts: Sequence[Reading], *, whole: bool
@@ -211,7 +211,8 @@ class GpuBook:
         if moved and not verdict.closes:
             # What the counter told is not to be had from power once more.
             self.integral = 0.0
-        return self._tail(verdict, before, unix) + self._act(verdict, at, unix, parts, sighting)
+        tail = self._unobserved(verdict.tail, unix, before.life)
+        return tail + self._act(verdict, at, unix, parts, sighting)
 
     def _is_frozen(self, at: float, *, good: bool) -> bool:
         still = self.still_since is not None and at - self.still_since >= LONGEST
@@ -223,20 +224,22 @@ class GpuBook:
         """From its last move on, power stands in for the counter."""
         self.frozen = True
         before = self.counter
-        verdict = Verdict(tail=before.tail)
         if before.last is not None:
             self.counter = replace(before, booked=before.last)
-        if verdict.tail:
+        if before.tail:
             # Then what is integrated is not the power of the whole interval: it teaches nothing.
             self.quiet_since = None
-        return self._tail(verdict, before, unix) + self._close_integrated(at, unix, parts, sighting)
+        tail = self._unobserved(before.tail, unix, before.life)
+        return tail + self._close_integrated(at, unix, parts, sighting)
 
-    def _tail(self, verdict: Verdict, before: Counter, unix: float) -> list[Posted]:
-        """What was believed of an interval that cannot be closed any more: nobody's, in its own epoch."""
-        if not verdict.tail:
+    def _unobserved(
+        self, millijoules: int, unix: float, life: int, *, integrated: bool = False
+    ) -> list[Posted]:
+        """What was used since the last interval began and cannot be anybody's; nothing when there is none."""
+        if not millijoules:
             return []
         began = self.seen_unix if self.seen_unix is not None else unix
-        return [Posted(self.gpu, min(began, unix), unix, _NOTHING, verdict.tail, before.life)]
+        return [Posted(self.gpu, min(began, unix), unix, _NOTHING, millijoules, life, integrated=integrated)]
 
     def _thaw(
         self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting, *, good: bool
@@ -276,13 +279,10 @@ class GpuBook:
         parts: Sequence[Reading],
         sighting: Sighting,
     ) -> list[Posted]:
-        posted = []
         if verdict.closes:
-            posted.append(self._booked(at, unix, verdict.delta, parts, sighting, integrated=False))
-        elif verdict.unobserved:
-            began = self.seen_unix if self.seen_unix is not None else unix
-            life = self.counter.life
-            posted.append(Posted(self.gpu, min(began, unix), unix, _NOTHING, verdict.unobserved, life))
+            posted = [self._booked(at, unix, verdict.delta, parts, sighting, integrated=False)]
+        else:
+            posted = self._unobserved(verdict.unobserved, unix, self.counter.life)
         if verdict.epoch_closed:
             self.evidence = None
         if self.counter.started_at == at:
@@ -292,14 +292,12 @@ class GpuBook:
     def _close_integrated(
         self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting
     ) -> list[Posted]:
-        posted = []
         millijoules = int(self.integral)
         if self.evidence is not None:
-            posted.append(self._booked(at, unix, millijoules, parts, sighting, integrated=True))
-        elif millijoules:
+            posted = [self._booked(at, unix, millijoules, parts, sighting, integrated=True)]
+        else:
             # Power was told, but for too long not who was there.
-            began = self.seen_unix if self.seen_unix is not None else unix
-            posted.append(Posted(self.gpu, min(began, unix), unix, _NOTHING, millijoules, integrated=True))
+            posted = self._unobserved(millijoules, unix, self.counter.life, integrated=True)
         # What is less than a millijoule stays for the next interval.
         left = self.integral % 1
         self._begin(unix, parts, sighting)

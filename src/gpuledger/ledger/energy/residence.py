@@ -82,9 +82,7 @@ def _samples_by_process(
     evidence: Evidence, everybody: dict[ProcessKey, GpuProcess], last: Sighting, unix: float
 ) -> dict[ProcessKey, list[UtilizationSample]]:
     """Samples by identity. Pids that no list has lived between two ticks: they join `everybody`."""
-    by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
-    for key in everybody:
-        by_pid[key[1]].append(key)
+    by_pid = _by_pid(everybody)
     samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
         samples[sample.pid].append(sample)
@@ -103,15 +101,20 @@ def _samples_by_process(
     return found
 
 
+def _by_pid(everybody: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
+    found: dict[int, list[ProcessKey]] = defaultdict(list)
+    for key in everybody:
+        found[key[1]].append(key)
+    return found
+
+
 def _records_by_process(
     evidence: Evidence, everybody: Mapping[ProcessKey, GpuProcess], shift: float
 ) -> dict[ProcessKey, AccountingRecord]:
     """The newest record of each process."""
     if not evidence.records:
         return {}
-    by_pid: dict[int, list[ProcessKey]] = defaultdict(list)
-    for key in everybody:
-        by_pid[key[1]].append(key)
+    by_pid = _by_pid(everybody)
     found: dict[ProcessKey, AccountingRecord] = {}
     for pid, records in evidence.records.items():
         for _, record in sorted(records.items()):

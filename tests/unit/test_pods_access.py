@@ -208,6 +208,7 @@ def encrypted(authority: Authority, *, client: bool = False, hanging: Event | No
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            # Under TLS the connection is an SSLSocket, which typeshed's handler does not know.
             shown = self.connection.getpeercert() if client else {}  # type: ignore[attr-defined]
             self.send_response(200)
             if hanging is not None:
@@ -261,6 +262,7 @@ def test_a_client_certificate_is_shown_from_files_or_from_within_the_kubeconfig(
     within = {"certificate_data": authority.text("client.pem"), "key_data": authority.text("client.key")}
     with encrypted(authority, client=True) as url:
         for shown in (files, within):
+            # The fields of each case are of different types.
             assert b"client" in ask(Access(url, ca_file=authority.path("ca.pem"), **shown))  # type: ignore[arg-type]
 
 

@@ -377,6 +377,7 @@ def test_beyond_2000_pods_the_rest_has_no_names_and_the_log_says_so(
 
 
 def test_a_pod_without_a_uid_is_lost_alone(server: ApiServer) -> None:
+    # What no server should send.
     server.pods = [{"metadata": {"name": "x"}}, {}, None, a_pod("u1")]  # type: ignore[list-item]
     with watch(server) as one:
         knows(one, "u1")

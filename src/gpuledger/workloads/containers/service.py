@@ -9,8 +9,8 @@ from typing import Final
 import h11
 
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.workloads.http import next_event, send_get
 
-_CHUNK: Final = 64 * 1024
 # 5,000 containers with many labels; an answer that is longer is none.
 _LONGEST: Final = 16 * 1024 * 1024
 _ROOT_ONLY: Final = (
@@ -60,14 +60,11 @@ def list_containers(path: str, flag: str, *, timeout: float = 5.0) -> object:
 def _ask(connected: socket.socket) -> tuple[int, bytes]:
     http = h11.Connection(h11.CLIENT)
     headers = [("Host", "localhost"), ("Accept", "application/json"), ("Connection", "close")]
-    request = h11.Request(method="GET", target="/containers/json", headers=headers)
-    connected.sendall((http.send(request) or b"") + (http.send(h11.EndOfMessage()) or b""))
+    send_get(http, connected, "/containers/json", headers)
     status, body = 0, bytearray()
     while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(connected.recv(_CHUNK))
-        elif isinstance(event, h11.Response):
+        event = next_event(http, connected)
+        if isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data):
             body += event.data

@@ -12,13 +12,13 @@ import h11
 
 from gpuledger import __version__
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.workloads.http import next_event, send_get
 from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.refusals import Refused, refused
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-_CHUNK: Final = 64 * 1024
 # Of the body of an error so much is looked at.
 _LONGEST_ERROR: Final = 64 * 1024
 
@@ -169,10 +169,8 @@ class _Exchange:
 
     def ask(self, target: str, headers: list[tuple[str, str]], timeout: float) -> h11.Response:
         self._socket.settimeout(timeout)
-        request = h11.Request(method="GET", target=target, headers=headers)
-        sent = self._http.send(request) or b""
         try:
-            self._socket.sendall(sent + (self._http.send(h11.EndOfMessage()) or b""))
+            send_get(self._http, self._socket, target, headers)
         except OSError as error:
             raise Unreachable(
                 f"{self._url} closed the connection ({_words(error)}); it is tried again"
@@ -207,8 +205,7 @@ class _Exchange:
 
     def _next(self) -> object:
         try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(self._socket.recv(_CHUNK))
+            return next_event(self._http, self._socket)
         except TimeoutError:
             waited = self._socket.gettimeout() or 0.0
             raise Unreachable(
@@ -221,7 +218,6 @@ class _Exchange:
                 f"{self._url} gave no answer ({_words(error)}); see that it is an API server, and whether it "
                 "speaks http or https"
             ) from None
-        return event
 
 
 def _not_connected(access: Access, error: Exception) -> str:

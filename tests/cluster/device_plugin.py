@@ -99,6 +99,7 @@ def serve_one_kubelet(folder: Path, resource: str, variable: str, ids: list[str]
             field(1, "v1beta1") + field(2, own.name) + field(3, resource), timeout=10, wait_for_ready=True
         )
     sys.stderr.write(f"registered {len(ids)} devices\n")
+    # A kubelet that restarts tells nobody: its socket is gone, or another one.
     while own.exists() and kubelet.exists() and kubelet.stat().st_ctime_ns == born:
         time.sleep(0.1)
     plugin.ended.set()

@@ -98,6 +98,26 @@ def test_a_pod_that_runs_is_not_asked_for_its_cgroup() -> None:
     assert len(allocate(told(grant()), DEVICES, Pods([a_pod()]), has_cgroup=lambda _: False).allocations) == 1
 
 
+def test_a_finished_pod_that_the_api_forgets_before_the_kubelet_does_not_hold_again() -> None:
+    allocations = Allocations()
+    first = told(grant())
+    assert len(allocations.of(first, DEVICES, Pods([a_pod()]))) == 1
+    assert allocations.of(first, DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])) == ()
+    assert allocations.of(first, DEVICES, Pods()) == ()
+    assert allocations.of(told(grant()), DEVICES, Pods()) == (), "the kubelet's next answer has it still"
+    again = Pods([a_pod("u2")])
+    assert len(allocations.of(told(grant()), DEVICES, again)) == 1, (
+        "a pod of the same name, on the same device"
+    )
+
+
+def test_a_grant_that_the_kubelet_took_back_may_come_again() -> None:
+    allocations = Allocations()
+    allocations.of(told(grant()), DEVICES, Pods([a_pod(phase="Failed", finished=True)]))
+    allocations.of(told(), DEVICES, Pods())
+    assert len(allocations.of(told(grant()), DEVICES, Pods())) == 1
+
+
 def test_of_two_pods_of_one_name_the_newest_holds() -> None:
     pods = Pods([a_pod("old", created=1.0), a_pod("new", created=2.0)])
     grants = [

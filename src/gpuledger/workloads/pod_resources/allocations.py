@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from gpuledger.model.devices import Device
@@ -48,8 +48,9 @@ class Allocated:
     """What became of all grants: every one is an Allocation, unmatched, ended, or not asked for.
 
     `ended` counts grants of pods that are finished, gone, or followed by a newer pod of the same name;
-    `repeated` those that say of a container what another said (replicas of one device); `others` counts
-    grants by resource names and DRA drivers that are not GPUs as far as the settings know.
+    `over` is which; `repeated` counts those that say of a container what another said (replicas of one
+    device); `others` counts grants by resource names and DRA drivers that are not GPUs as far as the settings
+    know.
     """
 
     allocations: tuple[Allocation, ...] = ()
@@ -57,6 +58,7 @@ class Allocated:
     ended: int = 0
     repeated: int = 0
     others: Mapping[str, int] = field(default_factory=dict, hash=False)
+    over: frozenset[Grant] = frozenset()
 
     @property
     def forms(self) -> Mapping[str, int]:
@@ -74,23 +76,28 @@ def allocate(
     has_cgroup: HasCgroup | None = None,
     resources: tuple[str, ...] = RESOURCES,
     drivers: tuple[str, ...] = DRIVERS,
+    over: Collection[Grant] = (),
 ) -> Allocated:
     """The Allocations, by order of the Devices, then namespace, pod and container.
 
     `uuids` and `parents` are what ResourceSlices tell of DRA devices (`workloads.pods.slices`). A pod whose
-    phase is not known is asked for with `has_cgroup`; one that knows nothing of it keeps it.
+    phase is not known is asked for with `has_cgroup`; one that knows nothing of it keeps it. `over` are
+    grants that had ended before: the API forgets a pod sooner than the kubelet does, and then nobody has it
+    again.
     """
     names, place = DeviceNames(devices), {device.uuid: at for at, device in enumerate(devices)}
     found: dict[tuple[str, str, str, str], Allocation] = {}
     unmatched: list[Unmatched] = []
     others: Counter[str] = Counter()
+    now_over: set[Grant] = set()
     ended = repeated = 0
     for grant in told:
         if not _is_gpu(grant, resources, drivers):
             others[grant.claimed.driver if grant.claimed else grant.resource] += 1
             continue
         pod = pods.uid(grant.pod_uid) if grant.pod_uid else pods.named(grant.namespace, grant.pod)
-        if _has_ended(grant, pod, pods, has_cgroup):
+        if (pod is None and grant in over) or _has_ended(grant, pod, pods, has_cgroup):
+            now_over.add(grant)
             ended += 1
             continue
         device, found_by = _find(grant, names, told.found_by, uuids, parents)
@@ -108,7 +115,7 @@ def allocate(
         repeated += key in found
         found.setdefault(key, allocation)
     ordered = sorted(found.values(), key=lambda one: (place[one.device.uuid], *_order(one)))
-    return Allocated(tuple(ordered), tuple(unmatched), ended, repeated, others)
+    return Allocated(tuple(ordered), tuple(unmatched), ended, repeated, others, frozenset(now_over))
 
 
 class Allocations:
@@ -153,10 +160,11 @@ class Allocations:
             has_cgroup=self._has_cgroup,
             resources=self._resources,
             drivers=self._drivers,
+            over=self.last.over,
         )
         kept = self.last.allocations
         if _is_equal(new.allocations, kept):
-            new = Allocated(kept, new.unmatched, new.ended, new.repeated, new.others)
+            new = replace(new, allocations=kept)
         self.last, self._inputs = new, inputs
         return new.allocations
 

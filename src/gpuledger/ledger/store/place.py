@@ -25,8 +25,18 @@ def state_dir(given: str, environment: Mapping[str, str], system: Path = SYSTEM)
     try:
         return _made(system)
     except OSError:
-        home = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or "/", ".local", "state")
-        return _made(Path(home, "gpuledger"))
+        return _made(_own(environment))
+
+
+def find_dir(environment: Mapping[str, str], system: Path = SYSTEM) -> Path:
+    """Where `state_dir` put the books of one who named no directory; nothing is made."""
+    own = _own(environment)
+    return own if own.exists() and not os.access(system, os.W_OK | os.X_OK) else system
+
+
+def _own(environment: Mapping[str, str]) -> Path:
+    home = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or "/", ".local", "state")
+    return Path(home, "gpuledger")
 
 
 def _made(folder: Path) -> Path:

@@ -22,13 +22,13 @@ run: $(VENV)/.run        ## serve this machine's GPUs (or, without any, a simula
 	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
 
 test: $(VENV)/.dev debian  ## every test but e2e, with the real Prometheus and the test NVML library
-	$(BIN)/python -m pytest -n $(JOBS) tests/unit tests/integration
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/unit tests/integration
 
 unit: $(VENV)/.dev       ## the fast tests alone
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit
 
 integration: $(VENV)/.dev debian  ## the tests that start real programs
-	$(BIN)/python -m pytest -n $(JOBS) tests/integration
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration
 
 e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes node (root; builds it once, some minutes)
 	$(SUDO) $(BIN)/python -B -m pytest -p no:cacheprovider tests/cluster

@@ -109,12 +109,12 @@ LOW_UTILIZATION_VIOLATION = Quantity("low_utilization_violation", "nanoseconds",
 RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds", Level.GPU)
 
 # NVML's enumerations: nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process), 0 or 1,
-# nvmlGpuVirtualizationMode_t (0 none to 4), 0 or 1. Slices: how many a card in MIG mode is cut into at most.
+# nvmlGpuVirtualizationMode_t (0 none to 4), 0 or 1. Slices: how many Instances fit at most, 0 with MIG off.
 COMPUTE_MODE = Quantity("compute_mode", "", Level.GPU, highest=3, slow=True)
 PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=True)
 VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
-MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1, slow=True)
-MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024, slow=True)
+MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
+MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
 
 # Cumulative since driver load; the hardware says that they can wrap (nvml.h, fields 197 and 198).
 PCIE_TX = Quantity("pcie_tx", "bytes", Level.GPU)

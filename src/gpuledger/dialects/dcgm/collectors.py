@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from re import split
 from typing import Final
 
 from gpuledger.dialects.dcgm.field import PREFIX, Field, Schema
@@ -50,7 +51,7 @@ def parse(content: bytes, origin: str) -> Collectors:
     A line that cannot be honoured is skipped with a warning. Raises UsageError when none is left.
     """
     try:
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = split(r"\r\n|\r|\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise UsageError(
             f"{origin} is not UTF-8 text; a collectors file of dcgm-exporter is wanted"

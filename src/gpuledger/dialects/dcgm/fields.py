@@ -22,11 +22,6 @@ def _used_ratio(values: Values) -> float | None:
     return used / (total - reserved)
 
 
-def _slices(values: Values) -> float | None:
-    # DCGM says 0 while MIG is off, whatever the card could be cut into.
-    return 0 if values.get(q.MIG_MODE) == 0 else values.get(q.MIG_MAX_SLICES)
-
-
 _MHZ: Final = (s.MEGAHERTZ, s.HERTZ)
 _UTIL: Final = (s.PERCENT, s.RATIO)
 _MIB: Final = (s.MEBIBYTES, s.BYTES)
@@ -49,14 +44,13 @@ MODES: Final = (
         "1 when the driver stays loaded without clients",
     ),
     scaled(67, "DEV_MIG_MODE", "", q.MIG_MODE, s.COUNT, "1 when MIG mode is on"),
-    Field(
+    scaled(
         69,
         "DEV_MIG_MAX_SLICES",
-        "DEV_MIG_MAX_SLICES",
-        "gauge",
-        "Slices into which MIG can cut the GPU; 0 while MIG is off",
-        (q.MIG_MAX_SLICES, q.MIG_MODE),
-        derive=_slices,
+        "",
+        q.MIG_MAX_SLICES,
+        s.COUNT,
+        "Instances into which MIG can cut the GPU at most; 0 while MIG is off",
     ),
     scaled(
         500,

@@ -81,7 +81,8 @@ def test_a_small_page_is_dcgm_exporters_byte_for_byte() -> None:
     seen = posted(one_gpu(process(CARD, workload=POD)), (CARD, POD))
     who = (
         'gpu="0",UUID="GPU-0",pci_bus_id="00000000:18:00.0",device="nvidia0",'
-        'modelName="NVIDIA H100 80GB HBM3",Hostname="node-1",DCGM_FI_DRIVER_VERSION="580.95.05",container="main",namespace="ml",pod="train-0"'
+        'modelName="NVIDIA H100 80GB HBM3",Hostname="node-1",DCGM_FI_DRIVER_VERSION="580.95.05",'
+        'container="main",namespace="ml",pod="train-0"'
     )
     assert body(dialect(), seen) == (
         "# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).\n"

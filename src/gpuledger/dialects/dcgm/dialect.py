@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuledger.dialects.dcgm import health, xids
 from gpuledger.dialects.dcgm.collectors import Collectors, Column
-from gpuledger.dialects.dcgm.field import Field
+from gpuledger.dialects.dcgm.field import Field, Schema
 from gpuledger.dialects.dcgm.fields import HEALTH, XID, XID_TOTAL
 from gpuledger.dialects.dcgm.holders import attribute_names, holders
 from gpuledger.dialects.dcgm.shape import Layout, Place, Shape, tail
@@ -56,6 +56,16 @@ class DcgmDialect:
         return () if page.snapshot is None else self._vocabulary.tell(page, page.snapshot)
 
 
+class _Metric:
+    """A column told as a family, with what is asked of it for every Device of every page."""
+
+    def __init__(self, column: Column, schema: Schema) -> None:
+        self.column = column
+        self.field = column.field
+        self.scale = column.field.scale(schema)
+        self.is_deep = column.field.level is Level.INSTANCE
+
+
 class _Vocabulary:
     """One file's wishes, worked out."""
 
@@ -63,7 +73,7 @@ class _Vocabulary:
         self._settings = settings
         labels = [column for column in collectors.columns if column.is_label]
         metrics = [column for column in collectors.columns if not column.is_label]
-        self._metrics = [(column, column.field, column.field.scale(settings.schema)) for column in metrics]
+        self._metrics = [_Metric(column, settings.schema) for column in metrics]
         self._layout = Layout(settings, labels, hostname)
         self.specs = self._specs(self._layout.whole(attribute_names(settings)))
         self.wants = frozenset(
@@ -73,7 +83,7 @@ class _Vocabulary:
         self._last: tuple[Shape, tuple[FamilySpec, ...]] | None = None
 
     def _specs(self, shape: Shape) -> tuple[FamilySpec, ...]:
-        return tuple(self._spec(column, shape) for column, _, _ in self._metrics)
+        return tuple(self._spec(metric.column, shape) for metric in self._metrics)
 
     def _spec(self, column: Column, shape: Shape) -> FamilySpec:
         field = column.field
@@ -103,17 +113,18 @@ class _Vocabulary:
         reading = place.reading
         is_instance = isinstance(reading.device, Instance)
         end = tail(shape, place, _NO_LABELS)
-        for (_, field, scale), family in zip(self._metrics, families, strict=True):
+        for metric, family in zip(self._metrics, families, strict=True):
             # Of a GPU that is cut up, what an instance has is told by its instances, all else by the GPU.
-            if is_instance if field.level is Level.GPU else place.is_cut:
+            if place.is_cut if metric.is_deep else is_instance:
                 continue
+            field = metric.field
             if field.labels:
                 for value, own in _special(field, page, snapshot, reading):
                     family.add(value, *place.own, *tail(shape, place, own))
                 continue
             start = place.shared if field.shared else place.own
             if start is not None:
-                family.add(field.value(reading.values, scale), *start, *end)
+                family.add(field.value(reading.values, metric.scale), *start, *end)
 
 
 def _special(

@@ -65,7 +65,6 @@ class PerformanceMetrics:
     def __init__(self, library: Library, clock: Clock) -> None:
         self._library = library
         self._clock = clock
-        self._support = create_string_buffer(GPM_SUPPORT.size)
         self._metrics = create_string_buffer(GPM_METRICS.size + GPM_MOST_METRICS * GPM_METRIC.size)
         self._pairs: dict[DeviceState, _Pair] = {}
 
@@ -141,12 +140,9 @@ class PerformanceMetrics:
     def _has_gpm(self, gpu: GpuState, part: DeviceState, plan: Plan, findings: Findings) -> bool:
         """Whether the Gpu has GPM at all, asked until it is known."""
         if part.gpm is None:
-            GPM_SUPPORT.pack_into(self._support, 0, GPM_SUPPORT_VERSION, 0)
-            code = self._library.ask(_SUPPORT, gpu.handle, self._support)
-            if code == SUCCESS and not GPM_SUPPORT.unpack(self._support)[1]:
-                code = NOT_SUPPORTED
-            if code == SUCCESS or code in UNSUPPORTED:
-                part.gpm = code == SUCCESS
+            code, has = has_gpm(self._library, gpu.handle)
+            if code == SUCCESS:
+                part.gpm = has
             else:
                 _refuse_all(part, plan, code, _SUPPORT, findings)
         if part.gpm is False:
@@ -202,6 +198,19 @@ class PerformanceMetrics:
             _take(part, metric, code or answer, value, values, findings)
             blank = blank and not answer and isnan(value)
         return blank
+
+
+def has_gpm(library: Library, handle: c_void_p) -> tuple[int, bool]:
+    """The return code, and whether the Gpu has GPM; a driver that knows of no such thing has none.
+
+    Raises GpuGone.
+    """
+    support = create_string_buffer(GPM_SUPPORT.size)
+    GPM_SUPPORT.pack_into(support, 0, GPM_SUPPORT_VERSION, 0)
+    code = library.ask(_SUPPORT, handle, support)
+    if code in UNSUPPORTED:
+        return SUCCESS, False
+    return code, code == SUCCESS and bool(GPM_SUPPORT.unpack(support.raw)[1])
 
 
 def _take(

@@ -603,14 +603,14 @@ static const struct { u32 id; int number; u32 type, scope, from, to; } known_fie
     { 74, N_violation_power, U64, 0, ANY, 99 }, { 75, N_violation_thermal, U64, 0, ANY, 99 },
     { 76, N_violation_sync_boost, U64, 0, ANY, 99 }, { 77, N_violation_board_limit, U64, 0, ANY, 99 },
     { 78, N_violation_low_utilization, U64, 0, ANY, 99 }, { 79, N_violation_reliability, U64, 0, ANY, 99 },
-    { 82, N_memory_temperature, U32, 0, ANY, 99 }, { 83, N_energy, U64, 0, ANY, 99 },
+    { 82, N_memory_temperature, U32, 0, ANY, 99 }, { 83, N_energy, U64, 0, 5, 99 },
     { 94, N_pcie_replays, U32, 0, ANY, 99 },
     { 138, N_nvlink_tx, U64, ABSENT, ANY, 99 }, { 139, N_nvlink_rx, U64, ABSENT, ANY, 99 },
     { 142, N_remapped_corrected, U32, 0, 7, 99 }, { 143, N_remapped_uncorrected, U32, 0, 7, 99 },
     { 144, N_remap_pending, U32, 0, 7, 99 }, { 145, N_remap_failure, U32, 0, 7, 99 },
     { 186, N_power_instant, U32, 0, 7, 99 }, { 187, N_power_limit_min, U32, 0, ANY, 99 },
     { 189, N_power_limit_default, U32, 0, ANY, 99 }, { 192, N_power_limit_requested, U32, 0, ANY, 99 },
-    { 197, N_pcie_tx, U64, 0, ANY, 99 }, { 198, N_pcie_rx, U64, 0, ANY, 99 },
+    { 197, N_pcie_tx, U64, 0, 7, 99 }, { 198, N_pcie_rx, U64, 0, 7, 99 },
 };
 static void fill(int i, Gpu *g, Field *f) {
     f->code = NOT_SUPPORTED;

@@ -183,6 +183,24 @@ def test_an_error_loses_this_quantity_only_and_only_as_long_as_it_lasts(machine,
     assert activity(machine) == [pytest.approx(0.4)]
 
 
+def test_samples_that_have_told_blanks_for_a_minute_are_made_anew(machine):
+    machine.gpus[0].activity = "nan"
+    for _ in range(1 + 59):
+        activity(machine)
+    assert machine.count("nvmlGpmSampleAlloc") == 2
+    activity(machine)
+    machine.gpus[0].activity = 40.0
+    assert [activity(machine), activity(machine)] == [[None], [pytest.approx(0.4)]]
+    assert machine.count("nvmlGpmSampleAlloc") == 4 and machine.count("nvmlGpmSampleFree") == 2
+
+
+def test_blanks_of_some_metrics_are_no_reason_to_make_samples_anew(machine):
+    machine.gpus[0].answers["gpm.2"] = "nan"
+    for _ in range(70):
+        machine.tick([ENGINE_ACTIVITY, SM_ACTIVITY])
+    assert machine.count("nvmlGpmSampleAlloc") == 2
+
+
 def test_samples_that_cannot_be_allocated_are_tried_for_again(machine):
     machine.state.errors["nvmlGpmSampleAlloc"] = UNKNOWN
     assert machine.tick(ONLY).failures[0].reason == "UNKNOWN"

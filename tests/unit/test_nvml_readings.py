@@ -312,6 +312,21 @@ def test_a_slow_quantity_newly_wanted_is_read_at_once(machine):
     assert q.POWER_LIMIT not in told(machine.tick([q.POWER])).values
 
 
+def test_what_a_card_lacks_is_asked_again_after_ten_minutes(machine):
+    """NVLinks come up when the fabric manager starts, which may be after us."""
+    wanted = [q.NVLINK_TX, q.SM_ACTIVITY, q.FAN_SPEED]
+    machine.gpus[0].errors = {"field.138": NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport": NOT_SUPPORTED}
+    machine.tick(wanted)
+    assert told(machine.tick(wanted)).supported == dict.fromkeys(
+        ["nvlink_tx", "sm_activity", "fan_speed"], False
+    )
+    machine.gpus[0].errors.clear()
+    assert told(machine.tick(wanted, seconds=590)).values == {}
+    machine.tick(wanted, seconds=10)
+    assert set(told(machine.tick(wanted)).values) == {q.NVLINK_TX, q.SM_ACTIVITY}
+    assert told(machine.tick(wanted)).supported["fan_speed"] is False
+
+
 def test_support_is_told_for_what_is_asked_only(machine):
     machine.tick(ALL)
     assert told(machine.tick([q.POWER])).supported == {"power": True}

@@ -32,18 +32,26 @@ _ALLOCATE: Final = "nvmlGpmSampleAlloc"
 _FREE: Final = "nvmlGpmSampleFree"
 _SAMPLE: Final = "nvmlGpmSampleGet"
 _SAMPLE_OF_GPU_INSTANCE: Final = "nvmlGpmMigSampleGet"
+_OF_GPU_INSTANCE: Final = tuple(metric.quantity for metric in METRICS if metric.of_gpu_instance)
 # NVML wants more than this between two samples that are compared, in seconds.
 _LEAST_GAP: Final = 0.1
+# After so many comparisons without any number the samples are made anew: after an Xid profiling was seen to
+# tell blanks until its client starts again (DCGM issue 202).
+_MOST_BLANKS: Final = 60
 
 
 @dataclass(slots=True, eq=False)
 class _Pair:
-    """The two samples of a Device, of `handle`: `last` was taken at `taken`, None before the first."""
+    """The two samples of a Device, of `handle`: `last` was taken at `taken`, None before the first.
+
+    `blanks` counts the comparisons in a row that told nothing at all.
+    """
 
     handle: c_void_p
     last: c_void_p
     spare: c_void_p
     taken: float | None = None
+    blanks: int = 0
 
 
 class PerformanceMetrics:
@@ -57,7 +65,6 @@ class PerformanceMetrics:
     def __init__(self, library: Library, clock: Clock) -> None:
         self._library = library
         self._clock = clock
-        self._support = create_string_buffer(GPM_SUPPORT.size)
         self._metrics = create_string_buffer(GPM_METRICS.size + GPM_MOST_METRICS * GPM_METRIC.size)
         self._pairs: dict[DeviceState, _Pair] = {}
 
@@ -69,9 +76,12 @@ class PerformanceMetrics:
         """Free the samples of all other Devices."""
         kept = frozenset(states)
         for state in [state for state in self._pairs if state not in kept]:
-            pair = self._pairs.pop(state)
-            for sample in (pair.last, pair.spare):
-                self._library.call(_FREE, sample)
+            self._free(state)
+
+    def _free(self, state: DeviceState) -> None:
+        pair = self._pairs.pop(state)
+        for sample in (pair.last, pair.spare):
+            self._library.call(_FREE, sample)
 
     def read(
         self,
@@ -104,8 +114,11 @@ class PerformanceMetrics:
             return
         part.answered = True
         if pair.taken is not None:
-            self._compare(part, plan, (older, newer), values, findings)
+            blank = self._compare(part, plan, (older, newer), values, findings)
+            pair.blanks = pair.blanks + 1 if blank else 0
         pair.last, pair.spare, pair.taken = newer, older, now
+        if pair.blanks >= _MOST_BLANKS:
+            self._free(part)
 
     def _plan(self, gpu: GpuState, part: DeviceState, wanted: frozenset[Quantity]) -> Plan:
         """What to ask, after a look at how the part is to be sampled now."""
@@ -119,21 +132,17 @@ class PerformanceMetrics:
             part.doubt(metric.quantity for metric in METRICS)
             if part in self._pairs:
                 self._pairs[part].taken = None
-            if isinstance(part.device, Instance) and call == _SAMPLE:
-                for metric in METRICS:
-                    if metric.of_gpu_instance:
-                        part.learn(metric.quantity, False)
+        if isinstance(part.device, Instance) and call == _SAMPLE:
+            for quantity in _OF_GPU_INSTANCE:
+                part.learn(quantity, False)
         return part.plan(wanted, False)
 
     def _has_gpm(self, gpu: GpuState, part: DeviceState, plan: Plan, findings: Findings) -> bool:
         """Whether the Gpu has GPM at all, asked until it is known."""
         if part.gpm is None:
-            GPM_SUPPORT.pack_into(self._support, 0, GPM_SUPPORT_VERSION, 0)
-            code = self._library.ask(_SUPPORT, gpu.handle, self._support)
-            if code == SUCCESS and not GPM_SUPPORT.unpack(self._support)[1]:
-                code = NOT_SUPPORTED
-            if code == SUCCESS or code in UNSUPPORTED:
-                part.gpm = code == SUCCESS
+            code, has = has_gpm(self._library, gpu.handle)
+            if code == SUCCESS:
+                part.gpm = has
             else:
                 _refuse_all(part, plan, code, _SUPPORT, findings)
         if part.gpm is False:
@@ -174,7 +183,8 @@ class PerformanceMetrics:
         samples: tuple[c_void_p, c_void_p],
         values: dict[Quantity, float],
         findings: Findings,
-    ) -> None:
+    ) -> bool:
+        """Take in the metrics; whether all of them are blank."""
         older, newer = samples
         buffer, end = self._metrics, GPM_METRICS.size + len(plan.metrics_request)
         GPM_METRICS.pack_into(
@@ -183,8 +193,24 @@ class PerformanceMetrics:
         told = view(buffer, end)[GPM_METRICS.size :]
         told[:] = plan.metrics_request
         code = self._library.ask(METRICS_CALL, buffer)
+        blank = not code
         for metric, (_, answer, value, *_) in zip(plan.metrics, GPM_METRIC.iter_unpack(told), strict=True):
             _take(part, metric, code or answer, value, values, findings)
+            blank = blank and not answer and isnan(value)
+        return blank
+
+
+def has_gpm(library: Library, handle: c_void_p) -> tuple[int, bool]:
+    """The return code, and whether the Gpu has GPM; a driver that knows of no such thing has none.
+
+    Raises GpuGone.
+    """
+    support = create_string_buffer(GPM_SUPPORT.size)
+    GPM_SUPPORT.pack_into(support, 0, GPM_SUPPORT_VERSION, 0)
+    code = library.ask(_SUPPORT, handle, support)
+    if code in UNSUPPORTED:
+        return SUCCESS, False
+    return code, code == SUCCESS and bool(GPM_SUPPORT.unpack(support.raw)[1])
 
 
 def _take(

@@ -25,6 +25,8 @@ from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64, MEMORY_V1, MEMORY
 
 # A driver older than nvmlDeviceGetMemoryInfo_v2 or than this version of its structure.
 _TRY_V1: Final = (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, NOT_SUPPORTED, INVALID_ARGUMENT)
+# Seconds after which what a Device does not have is asked for once more.
+_ASK_AGAIN: Final = 600.0
 
 
 class Readings:
@@ -45,6 +47,10 @@ class Readings:
         """Values of this tick; slow quantities from the last time they were due. Raises GpuGone."""
         same = state.slow_wanted is wanted or state.slow_wanted == wanted
         slow = now >= state.slow_at or not same
+        if slow and (state.doubt_at is None or now >= state.doubt_at):
+            if state.doubt_at is not None:
+                state.doubt_lacks()
+            state.doubt_at = now + _ASK_AGAIN
         values: dict[Quantity, float] = {}
         plan = state.plan(wanted, slow)
         for group, asked in plan.groups:

@@ -24,12 +24,13 @@ class DeviceState:
     """What is kept of one Device between ticks.
 
     `support` says per quantity whether the Device has it, once that is known; `no_field` holds field ids
-    that it does not tell. `held` are the processes of the last list by pid, with type bits and bytes, None
-    if it could not be read; `pids` are those of the last list that could. `answered` and `fault` are of the
-    running tick: whether anything was told, and the first error code met. `counters` holds of each counter
-    what was told last, and a lower reading that is held back; `links` is what NVLinks had moved at the last
-    tick's time, None where that is no base for a rate. `gpm` says whether there are metrics of it at all,
-    `sampled_by` by which call their samples are taken; each is unset before that is known.
+    that it does not tell; at `doubt_at` what it lacks is asked for anew. `held` are the processes of the last
+    list by pid, with type bits and bytes, None if it could not be read; `pids` are those of the last list
+    that could. `answered` and `fault` are of the running tick: whether anything was told, and the first error
+    code met. `counters` holds of each counter what was told last, and a lower reading that is held back;
+    `links` is what NVLinks had moved by the last tick and when that was, None where no rate can follow from
+    it. `gpm` says whether there are metrics of the Device, None until that is known; `sampled_by` is the call
+    that takes their samples.
     """
 
     device: Device
@@ -46,6 +47,7 @@ class DeviceState:
     slow_values: dict[Quantity, float] = field(default_factory=dict)
     slow_at: float = 0.0
     slow_wanted: frozenset[Quantity] | None = None
+    doubt_at: float | None = None
     held: dict[int, tuple[int, int | None]] | None = None
     pids: frozenset[int] = frozenset()
     up: bool = True
@@ -96,6 +98,13 @@ class DeviceState:
         for quantity in quantities:
             self.support.pop(quantity.key, None)
         self.plans.clear()
+
+    def doubt_lacks(self) -> None:
+        """Ask anew for all that the Device said it does not have: links come up late, profilers end."""
+        self.support = {key: True for key, has in self.support.items() if has}
+        self.no_field.clear()
+        self.plans.clear()
+        self.gpm = self.gpm or None
 
     def forget(self) -> None:
         """Ask everything anew: the card came back or was cut differently."""

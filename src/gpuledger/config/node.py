@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gpuledger.config.dcgm_exporter import DcgmExporterSettings
 from gpuledger.config.settings import LogSettings
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DcgmSettings, DialectSettings
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
@@ -25,6 +26,7 @@ NODE: dict[str, type] = {
     "how often": NodeSettings,
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,
+    "how dcgm tells it": DcgmSettings,
     "how much is told": LedgerSettings,
     "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
@@ -35,11 +37,15 @@ NODE: dict[str, type] = {
     "jobs by file": JobMapSettings,
     "whose containers": ContainerSettings,
     "log": LogSettings,
+    "flags of dcgm-exporter, and what they mean": DcgmExporterSettings,
 }
+
+# Of no use to a command that writes a file.
+_SERVED = (HttpSettings, WebSettings, DcgmExporterSettings)
 
 COLLECT: dict[str, type] = {
     "where it is written": TextfileSettings,
-    **{title: group for title, group in NODE.items() if group not in (HttpSettings, WebSettings)},
+    **{title: group for title, group in NODE.items() if group not in _SERVED},
 }
 
 # One file serves all commands: what is none of a command's own settings may still stand in it.

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from gpuledger.model.settings import choice, setting
 
 
+def _format(value: object) -> str:
+    # What dcgm-exporter calls text is logfmt.
+    return "logfmt" if value == "text" else choice("logfmt", "json")(value)
+
+
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What goes to stderr, and how."""
@@ -21,9 +26,10 @@ class LogSettings:
     )
     format: str = setting(
         "log.format",
-        choice("logfmt", "json"),
+        _format,
         "logfmt",
         "log lines as logfmt or json",
         flags=("--log-format", "--log.format"),
         metavar="FORM",
+        variables=("DCGM_EXPORTER_LOG_FORMAT",),
     )

@@ -145,6 +145,7 @@ ROWS = [
     clock("ClockInfo.1", q.SM_CLOCK, 1975),
     clock("ClockInfo.2", q.MEMORY_CLOCK, 2619),
     clock("ClockInfo.3", q.VIDEO_CLOCK, 1545),
+    clock("MaxClockInfo.0", q.MAX_GRAPHICS_CLOCK, 1995),
     clock("MaxClockInfo.1", q.MAX_SM_CLOCK, 1980),
     clock("MaxClockInfo.2", q.MAX_MEMORY_CLOCK, 2619),
     clock("MaxClockInfo.3", q.MAX_VIDEO_CLOCK, 1545),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpuledger.config.dcgm_exporter import DcgmExporterSettings
+from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
 from gpuledger.config.settings import LogSettings
-from gpuledger.dialects.settings import DcgmSettings, DialectSettings
+from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
@@ -27,6 +28,7 @@ NODE: dict[str, type] = {
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,
     "how dcgm tells it": DcgmSettings,
+    "how smi tells it": SmiDialectSettings,
     "how much is told": LedgerSettings,
     "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
@@ -38,10 +40,11 @@ NODE: dict[str, type] = {
     "whose containers": ContainerSettings,
     "log": LogSettings,
     "flags of dcgm-exporter, and what they mean": DcgmExporterSettings,
+    "flags of nvidia_gpu_exporter, and what they mean": NvidiaGpuExporterSettings,
 }
 
 # Of no use to a command that writes a file.
-_SERVED = (HttpSettings, WebSettings, DcgmExporterSettings)
+_SERVED = (HttpSettings, WebSettings, DcgmExporterSettings, NvidiaGpuExporterSettings)
 
 COLLECT: dict[str, type] = {
     "where it is written": TextfileSettings,

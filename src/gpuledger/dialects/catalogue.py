@@ -11,12 +11,18 @@ from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.dialects.process import process_dialect
 from gpuledger.dialects.rows import Rows
 from gpuledger.dialects.session import session_dialect
-from gpuledger.dialects.settings import DcgmSettings, DialectSettings
+from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
+from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.model.errors import unknown
 from gpuledger.model.page import Dialect
 
 
-def dialects(settings: DialectSettings, version: str, dcgm: DcgmDialect | None = None) -> dict[str, Dialect]:
+def dialects(
+    settings: DialectSettings,
+    version: str,
+    dcgm: DcgmDialect | None = None,
+    smi: SmiDialectSettings | None = None,
+) -> dict[str, Dialect]:
     """All dialects under the user's settings, in the order of the default page.
 
     `dcgm` is the one made of the user's collectors file; without it there is the default one.
@@ -28,6 +34,7 @@ def dialects(settings: DialectSettings, version: str, dcgm: DcgmDialect | None =
         EnergyDialect(settings),
         NativeDialect(version),
         dcgm or DcgmDialect(DcgmSettings(), DEFAULT),
+        SmiDialect(smi or SmiDialectSettings(), version),
     )
     return {dialect.name: dialect for dialect in every}
 

@@ -154,3 +154,15 @@ class DcgmSettings:
         "labels to put on every series, such as cluster=west; comma-separated",
         metavar="NAME=VALUE,...",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SmiDialectSettings:
+    """How much the `smi` dialect tells."""
+
+    compute_apps: bool = setting(
+        "smi.compute_apps",
+        boolean,
+        True,
+        "tell every compute process by pid and name",
+    )

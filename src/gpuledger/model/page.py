@@ -16,7 +16,8 @@ from gpuledger.model.snapshot import Snapshot, SourceInfo
 class CollectorHealth:
     """How a part of the tick went last.
 
-    `seconds` of wall time, None when it did not run; `last_success` in unix seconds, None for never.
+    `seconds` of wall time, None when it did not run; `last_success` in unix seconds, None for never;
+    `failures` since the program started.
     """
 
     name: str
@@ -24,6 +25,7 @@ class CollectorHealth:
     seconds: float | None = None
     last_success: float | None = None
     error: str = ""
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

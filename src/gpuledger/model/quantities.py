@@ -93,6 +93,7 @@ VIDEO_CLOCK = Quantity("video_clock", "hertz", Level.GPU, highest=_TERA)
 # What applications' clocks are set to, and the highest that the card can run at.
 APP_SM_CLOCK = Quantity("app_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 APP_MEMORY_CLOCK = Quantity("app_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
+MAX_GRAPHICS_CLOCK = Quantity("max_graphics_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 MAX_SM_CLOCK = Quantity("max_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 MAX_MEMORY_CLOCK = Quantity("max_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 MAX_VIDEO_CLOCK = Quantity("max_video_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
@@ -155,3 +156,6 @@ ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", Level.GPU, highest=1, slow
 QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)
 }
+
+# No quantity, but wanted like one: every column that the machine's nvidia-smi offers, in `Reading.raw`.
+COLUMNS = Quantity("columns", "", Level.GPU)

@@ -60,7 +60,7 @@ class Reading:
     per-process samples since the last tick, newest not necessarily last; None when they are not readable.
     `supported` says for the quantities asked whether this Device has them at all. `accounting` holds
     the records of processes that began or ended since the last tick, where accounting mode is on. `raw`
-    carries columns of nvidia-smi beyond the known quantities as printed.
+    carries the columns of nvidia-smi's CSV, header with unit and cell as printed.
     """
 
     device: Device
@@ -80,7 +80,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """Which machine and which way of reading it. `simulated` is true for anything that is not hardware."""
+    """Which machine and which way of reading it. `simulated` is true for anything that is not hardware.
+
+    `exit_code` is how the command ended that was run last, -1 where it gave no answer; None for sources that
+    run none.
+    """
 
     name: str
     simulated: bool = False
@@ -88,6 +92,7 @@ class SourceInfo:
     library_version: str = ""
     cuda_version: str = ""
     detail: str = ""
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,23 +44,28 @@ class Vitals:
         for part in parts:
             before = self._collectors.get(part.name)
             last = unix if part.success else before.last_success if before else None
+            failures = (before.failures if before else 0) + (not part.success)
             self._collectors[part.name] = CollectorHealth(
-                part.name, part.success, part.seconds, last, part.error
+                part.name, part.success, part.seconds, last, part.error, failures
             )
         return self._health(status, interval, self._collectors.values(), stalled=False)
 
     def stalled(self, status: str, interval: float) -> Health:
         """Health while a tick does not come back: what reads the driver does not do its work."""
         shown = [
-            CollectorHealth(name, False, None, part.last_success, status) if name in self._of_source else part
+            CollectorHealth(name, False, None, part.last_success, status, part.failures)
+            if name in self._of_source
+            else part
             for name, part in self._collectors.items()
         ]
         return self._health(status, interval, shown, stalled=True)
 
     def _lose_source(self, error: str) -> None:
         for name in self._of_source:
-            last = self._collectors[name].last_success
-            self._collectors[name] = CollectorHealth(name, False, None, last, error)
+            before = self._collectors[name]
+            self._collectors[name] = CollectorHealth(
+                name, False, None, before.last_success, error, before.failures
+            )
 
     def _health(
         self, status: str, interval: float, parts: Iterable[CollectorHealth], *, stalled: bool

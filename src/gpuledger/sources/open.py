@@ -52,11 +52,13 @@ def open_source(
 
 
 def prefers_smi(smi: SmiSettings, load: Callable[[str], object] = CDLL) -> bool:
-    """Whether auto reads nvidia-smi: when its command was given, or it is all that there is of a driver.
+    """Whether auto reads nvidia-smi: when its command was given, or fields of it, or it is all that there is
+    of a driver.
 
     Auto never picks the simulator: made-up numbers must be asked for.
     """
-    if smi.command != SmiSettings().command:
+    usual = SmiSettings()
+    if smi.command != usual.command or smi.query_field_names != usual.query_field_names:
         return True
     try:
         load(_LIBRARY)

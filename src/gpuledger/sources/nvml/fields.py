@@ -128,6 +128,7 @@ NUMBERS: Final = (
     Number(q.SM_CLOCK, _CLOCK, multiply=_MHZ, arguments=(1,)),
     Number(q.MEMORY_CLOCK, _CLOCK, multiply=_MHZ, arguments=(2,)),
     Number(q.VIDEO_CLOCK, _CLOCK, multiply=_MHZ, arguments=(3,)),
+    Number(q.MAX_GRAPHICS_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(0,)),
     Number(q.MAX_SM_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(1,)),
     Number(q.MAX_MEMORY_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(2,)),
     Number(q.MAX_VIDEO_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(3,)),

@@ -26,6 +26,7 @@ _SINCE_AMPERE = frozenset(
     }
 )
 _MIG = frozenset({q.MIG_MODE, q.MIG_MAX_SLICES})
+_EVERY = frozenset(QUANTITIES.values())
 
 
 class Abilities:
@@ -51,7 +52,7 @@ def _supported(
     """For the quantities asked of a Device of this level, whether it has them."""
     known = GAUGES.keys() | STORES.keys() | METRICS
     answers = {}
-    for quantity in sorted(wanted, key=lambda item: item.key):
+    for quantity in sorted(wanted & _EVERY, key=lambda item: item.key):
         if level is Level.INSTANCE and quantity.level is not Level.INSTANCE:
             continue
         told = quantity in known and quantity.key not in lacks

@@ -141,6 +141,7 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.VIDEO_CLOCK: lambda view: _video_clock(_sm_clock(view)),
     q.APP_SM_CLOCK: lambda view: view.spec.sm_clock,
     q.APP_MEMORY_CLOCK: lambda view: view.spec.memory_clock,
+    q.MAX_GRAPHICS_CLOCK: lambda view: view.spec.sm_clock,
     q.MAX_SM_CLOCK: lambda view: view.spec.sm_clock,
     q.MAX_MEMORY_CLOCK: lambda view: view.spec.memory_clock,
     q.MAX_VIDEO_CLOCK: lambda view: _video_clock(view.spec.sm_clock),

@@ -44,12 +44,18 @@ def refused_field(text: str) -> str | None:
 
 
 def parse_query_gpu(text: str) -> Answer:
-    """A Block for each row; the row's columns travel in `raw` as printed. Nothing is raised."""
+    """A Block for each row; its columns travel in `raw`, header and cell as printed. Nothing is raised."""
     answer = Answer()
     for columns, cells in _rows(text, ("name", "gpu_name"), answer.troubles):
-        raw = dict(zip(columns.names, cells, strict=True))
         told = {
-            name: columns.with_unit(name, cell) for name, cell in raw.items() if name not in columns.twice
+            name: columns.with_unit(name, cell)
+            for name, cell in zip(columns.names, cells, strict=True)
+            if name not in columns.twice
+        }
+        raw = {
+            header: cell
+            for header, name, cell in zip(columns.headers, columns.names, cells, strict=True)
+            if name not in columns.twice
         }
         block = Block(bus_id(first(told, names.BUS) or ""), told, raw=raw, spoiled=len(columns.twice))
         answer.blocks.append(block)
@@ -85,6 +91,7 @@ def parse_query_apps(text: str) -> Apps:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
+    headers: tuple[str, ...]
     names: tuple[str, ...]
     units: tuple[str, ...]
     twice: frozenset[str]
@@ -100,7 +107,8 @@ def _header_of(text: str) -> _Columns | None:
 
 
 def _columns(line: str) -> _Columns | None:
-    found = [_COLUMN.fullmatch(cell.strip()) for cell in line.split(",")]
+    headers = tuple(cell.strip() for cell in line.split(","))
+    found = [_COLUMN.fullmatch(header) for header in headers]
     matches = [match for match in found if match]
     if len(matches) != len(found):
         return None
@@ -108,7 +116,7 @@ def _columns(line: str) -> _Columns | None:
     if _KNOWN.isdisjoint(titles):
         return None
     twice = frozenset(title for title in titles if titles.count(title) > 1)
-    return _Columns(titles, tuple(match[2] or "" for match in matches), twice)
+    return _Columns(headers, titles, tuple(match[2] or "" for match in matches), twice)
 
 
 def _rows(
@@ -135,6 +143,8 @@ def _rows(
 
 
 def _cells(line: str, columns: _Columns, free: tuple[str, ...]) -> tuple[str, ...] | None:
+    # The last cell may be empty, and the blank before it lost on the way.
+    line = f"{line} " if line.endswith(",") else line
     cells = [cell.strip() for cell in line.split(", ")]
     more = len(cells) - len(columns.names)
     if more > 0:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.source import Clock
-from gpuledger.model.text import from_bytes
 from gpuledger.sources.smi import names
 from gpuledger.sources.smi.answer import Answer, Block, Row, Trouble
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.csv import Apps, parse_query_apps, parse_query_gpu, refused_field
+from gpuledger.sources.smi.decoding import decoded
 from gpuledger.sources.smi.exits import HOPELESS, meaning, reason, unavailable
 from gpuledger.sources.smi.listing import Listing, parse_listing
 from gpuledger.sources.smi.machine import Findings, bus_of, mig_enabled, uuid_of
@@ -56,10 +56,10 @@ class Questions:
                 return self._by_csv(findings)
             except SourceUnavailable:
                 self._xml = _Pause()
-        outcome = self._ask("-q", "-x")
+        outcome = self.ask("-q", "-x")
         if isinstance(outcome, NotStarted):
             raise unavailable(outcome, self.command, self.timeout)
-        answer = parse_xml(from_bytes(outcome.stdout))
+        answer = parse_xml(decoded(outcome.stdout))
         if answer.blocks:
             _note_end(outcome, answer, self.command)
             return answer
@@ -74,8 +74,8 @@ class Questions:
 
     def listing(self) -> Listing:
         """Indexes, MIG UUIDs and profiles; empty where `-L` fails."""
-        outcome = self._ask("-L")
-        return parse_listing(from_bytes(outcome.stdout)) if isinstance(outcome, Ran) else Listing()
+        outcome = self.ask("-L")
+        return parse_listing(decoded(outcome.stdout)) if isinstance(outcome, Ran) else Listing()
 
     def activity(self, findings: Findings) -> Activity:
         """What the processes kept busy. A command that cannot tell is asked again after a minute."""
@@ -83,11 +83,11 @@ class Questions:
         if not self._pmon.over(now):
             findings.fail("utilization", "NOT_SUPPORTED", self._pmon.why)
             return Activity()
-        outcome = self._ask("pmon", "-c", "1", "-s", "um")
+        outcome = self.ask("pmon", "-c", "1", "-s", "um")
         if isinstance(outcome, NotStarted):
             activity, why = Activity(), outcome.detail
         else:
-            activity = parse_pmon(from_bytes(outcome.stdout), findings.tally)
+            activity = parse_pmon(decoded(outcome.stdout), findings.tally)
             why = meaning(outcome, self.command)
         if not activity.told or (why and not activity.usage):
             why = f"pmon: {why or 'its answer is no table'}"
@@ -97,7 +97,8 @@ class Questions:
             findings.fail("utilization", reason_of(outcome), f"pmon: {why}")
         return activity
 
-    def _ask(self, *arguments: str) -> Outcome:
+    def ask(self, *arguments: str) -> Outcome:
+        """Run the command with these arguments."""
         return self.run(self.command.words(*arguments), self.timeout)
 
     def _is_hopeless(self, outcome: Ran) -> bool:
@@ -114,13 +115,11 @@ class Questions:
 
     def _by_csv(self, findings: Findings) -> Answer:
         outcome = self._query_gpu()
-        answer = parse_query_gpu(from_bytes(outcome.stdout)) if isinstance(outcome, Ran) else Answer()
-        apps_outcome = self._ask("--query-compute-apps=" + ",".join(names.QUERY_APPS), "--format=csv")
-        apps = parse_query_apps(from_bytes(apps_outcome.stdout)) if isinstance(apps_outcome, Ran) else Apps()
-        report_outcome = self._ask("-q")
-        report = (
-            parse_report(from_bytes(report_outcome.stdout)) if isinstance(report_outcome, Ran) else Answer()
-        )
+        answer = parse_query_gpu(decoded(outcome.stdout)) if isinstance(outcome, Ran) else Answer()
+        apps_outcome = self.ask("--query-compute-apps=" + ",".join(names.QUERY_APPS), "--format=csv")
+        apps = parse_query_apps(decoded(apps_outcome.stdout)) if isinstance(apps_outcome, Ran) else Apps()
+        report_outcome = self.ask("-q")
+        report = parse_report(decoded(report_outcome.stdout)) if isinstance(report_outcome, Ran) else Answer()
         if not answer.blocks and not report.blocks:
             if isinstance(outcome, Ran):
                 raise self._nothing(outcome, answer)
@@ -129,6 +128,7 @@ class Questions:
             answer = report
         elif isinstance(outcome, Ran):
             _note_end(outcome, answer, self.command)
+        answer.cuda = answer.cuda or report.cuda
         _note_apps(apps, apps_outcome, self.command, findings)
         _join(answer, apps, report, apps_whole=_ended_well(apps_outcome) and not apps.troubles)
         for block in answer.blocks:
@@ -142,10 +142,10 @@ class Questions:
     def _query_gpu(self) -> Outcome:
         """The table of GPUs. A field that this driver does not know is left out from then on."""
         while True:
-            outcome = self._ask("--query-gpu=" + ",".join(self._fields), "--format=csv")
+            outcome = self.ask("--query-gpu=" + ",".join(self._fields), "--format=csv")
             if isinstance(outcome, NotStarted):
                 return outcome
-            refused = refused_field(from_bytes(outcome.stdout + b"\n" + outcome.stderr))
+            refused = refused_field(decoded(outcome.stdout) + "\n" + decoded(outcome.stderr))
             if refused not in self._fields or len(self._fields) == 1:
                 return outcome
             self._fields.remove(refused)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from gpuledger.model.settings import duration, setting
 from gpuledger.sources.smi.command import command_line
+from gpuledger.sources.smi.fields import AUTO, field_globs, field_names
 
 
 @dataclass(frozen=True, slots=True)
 class SmiSettings:
-    """Which command answers like nvidia-smi, and how long it may take."""
+    """Which command answers like nvidia-smi, how long it may take, and what the `smi` dialect has from it."""
 
     command: str = setting(
         "nvidia_smi.command",
@@ -27,5 +28,29 @@ class SmiSettings:
         10.0,
         "longest time one call of the command may take; then it is killed",
         flags=("--nvidia-smi-timeout",),
+        metavar="DURATION",
+    )
+    query_field_names: tuple[str, ...] = setting(
+        "nvidia_smi.query_field_names",
+        field_names,
+        (AUTO,),
+        "fields of nvidia-smi --query-gpu that the smi dialect tells; AUTO is all that the driver offers",
+        flags=("--query-field-names",),
+        metavar="LIST",
+    )
+    query_field_names_exclude: tuple[str, ...] = setting(
+        "nvidia_smi.query_field_names_exclude",
+        field_globs,
+        (),
+        "fields that the smi dialect does not tell; * stands for anything",
+        flags=("--query-field-names-exclude",),
+        metavar="LIST",
+    )
+    slow_field: float = setting(
+        "nvidia_smi.slow_field",
+        duration("s"),
+        1.0,
+        "with AUTO, leave out a field that alone takes nvidia-smi longer than this; 0 leaves none out",
+        flags=("--nvidia-smi-slow-field",),
         metavar="DURATION",
     )

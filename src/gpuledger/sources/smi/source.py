@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.model.devices import Gpu, is_chosen
+from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.quantities import Quantity
+from gpuledger.model.quantities import COLUMNS, Quantity
 from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.smi.answer import Answer, Block
+from gpuledger.sources.smi.columns import PART, Columns
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.listing import Listing
 from gpuledger.sources.smi.machine import (
@@ -35,7 +37,8 @@ _Topology = tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...]
 
 
 class SmiSource:
-    """One call of `-q -x` a tick, one of `pmon` while there are processes, `-L` when the topology changes.
+    """One call of `-q -x` a tick, one of `pmon` while there are processes, `-L` when the topology changes,
+    one of `--query-gpu` while somebody wants COLUMNS.
 
     nvidia-smi has no energy counter and no timestamped samples: both are absent, not zero. `host` is asked
     of the pids exactly as printed; for a command that reads another machine it must be one that looks
@@ -52,6 +55,7 @@ class SmiSource:
     ) -> None:
         command = Command(settings.command)
         self._questions = Questions(command, settings.timeout, clock, run or CommandRunner())
+        self._columns = Columns(settings, command, clock, self._questions.ask)
         self._devices = devices
         self._host = host
         self._clock = clock
@@ -71,12 +75,17 @@ class SmiSource:
         """One tick. Raises SourceUnavailable when the command cannot be run or tells of no GPU."""
         unix, began = self._clock.unix(), self._clock.elapsed()
         findings = Findings()
-        answer = self._questions.machine(findings)
+        answer = self._machine(findings)
+        asked = self._clock.elapsed()
+        if COLUMNS in wanted:
+            self._columns.read(answer, findings)
+        queried = self._clock.elapsed()
         cards = self._cards(answer, findings)
         self._info = replace(
             self._info,
             driver_version=answer.driver or self._info.driver_version,
             cuda_version=answer.cuda or self._info.cuda_version,
+            exit_code=self._columns.exit_code if COLUMNS in wanted else 0,
         )
         listed = self._clock.elapsed()
 
@@ -102,10 +111,11 @@ class SmiSource:
             tuple(sorted(readings, key=lambda reading: reading.device.gpu.index)),
             failures=tuple(findings.failures),
             collected=(
-                Collected("devices", listed - began, findings.error_of("devices")),
+                Collected("devices", listed - queried + asked - began, findings.error_of("devices")),
                 Collected("readings", done - sampled, findings.error_of("readings")),
                 Collected("processes", identified - listed, findings.error_of("processes")),
                 Collected("utilization", sampled - identified, findings.error_of("utilization")),
+                *([Collected(PART, queried - asked, findings.error_of(PART))] if COLUMNS in wanted else ()),
             ),
             invalid=findings.tally.invalid,
             devices_failed=not self._whole or answer.parts_unknown,
@@ -113,6 +123,15 @@ class SmiSource:
 
     def close(self) -> None:
         """Nothing is held between two ticks."""
+
+    def _machine(self, findings: Findings) -> Answer:
+        try:
+            return self._questions.machine(findings)
+        except SourceUnavailable as error:
+            kind, _, code = error.reason.partition("_")
+            ended = int(code) if kind == "exit" and code != "0" else -1
+            self._info = replace(self._info, exit_code=ended)
+            raise
 
     def _activity(self, cards: list[Card], lists: Lists, findings: Findings) -> Activity:
         # On MIG pmon answers with dashes alone.

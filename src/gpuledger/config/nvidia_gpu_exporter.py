@@ -1,0 +1,196 @@
+"""nvidia_gpu_exporter's flags: accepted, and what each means here.
+
+`--nvidia-smi-command`, `--query-field-names`, `--query-field-names-exclude`, `--log.level` and `--log.format`
+are gpuledger's own under the same names. What cannot be honoured is an error at start that says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuledger.config.dcgm_values import only, only_false
+from gpuledger.model.settings import boolean, choice, duration, setting, text
+
+_BACKENDS = {"exec": "smi", "nvml": "nvml", "demo": "simulator"}
+_LIMITS = "gpuledger has limits of its own"
+
+
+def _smi(_value: object) -> Mapping[str, str]:
+    return {"dialect": "smi"}
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    parts = value if isinstance(value, list | tuple) else text(value).split()
+    return tuple(text(part).strip() for part in parts)
+
+
+def _interval(value: float) -> Mapping[str, str]:
+    # 0 is a reading for each scrape there; here readings are always at --interval.
+    return {"interval": f"{value}s"} if value else {}
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaGpuExporterSettings:
+    """What nvidia_gpu_exporter takes beside what has the same name here. Any of them that can be honoured in
+    more than its default makes /metrics `smi`.
+    """
+
+    listen_address: tuple[str, ...] = setting(
+        "nvidia_gpu_exporter.listen_address",
+        _addresses,
+        (),
+        "--listen-address",
+        flags=("--web.listen-address",),
+        metavar="ADDR",
+        repeatable=True,
+        means=lambda value: {"listen_address": " ".join(value)} if value else {},
+        implies=_smi,
+    )
+    telemetry_path: str = setting(
+        "nvidia_gpu_exporter.telemetry_path",
+        text,
+        "",
+        "--metrics-path",
+        flags=("--web.telemetry-path",),
+        metavar="PATH",
+        means=lambda value: {"metrics_path": value} if value else {},
+        implies=_smi,
+    )
+    backend: str = setting(
+        "nvidia_gpu_exporter.backend",
+        choice(*_BACKENDS),
+        "exec",
+        "--source: exec is smi, nvml is nvml, demo is simulator",
+        flags=("--collect.backend",),
+        metavar="exec|nvml|demo",
+        means=lambda value: {"source": _BACKENDS[value]},
+        implies=_smi,
+    )
+    interval: float = setting(
+        "nvidia_gpu_exporter.interval",
+        duration("s"),
+        0.0,
+        "--interval; 0 leaves it as it is",
+        flags=("--collect.interval",),
+        metavar="DURATION",
+        means=_interval,
+        implies=_smi,
+    )
+    timeout: float = setting(
+        "nvidia_gpu_exporter.timeout",
+        duration("s"),
+        10.0,
+        "--nvidia-smi-timeout",
+        flags=("--collect.timeout",),
+        metavar="DURATION",
+        means=lambda value: {"nvidia_smi.timeout": f"{value}s"},
+        implies=_smi,
+    )
+    compute_apps: bool = setting(
+        "nvidia_gpu_exporter.compute_apps",
+        boolean,
+        True,
+        "--smi.compute-apps",
+        flags=("--collect.compute-apps",),
+        means=lambda value: {"smi.compute_apps": "true" if value else "false"},
+        implies=_smi,
+    )
+    compute_apps_mig: bool = setting(
+        "nvidia_gpu_exporter.compute_apps_mig",
+        boolean,
+        True,
+        "the instance of a process is always told, and this changes nothing",
+        flags=("--collect.compute-apps-mig",),
+        implies=_smi,
+    )
+    pcie_throughput: bool = setting(
+        "nvidia_gpu_exporter.pcie_throughput",
+        boolean,
+        True,
+        "it costs nothing and is told where the card has it, and this changes nothing",
+        flags=("--collect.pcie-throughput",),
+        implies=_smi,
+    )
+    network: str = setting(
+        "nvidia_gpu_exporter.network",
+        only(("tcp",), "name an IPv4 or IPv6 address by --listen-address"),
+        "tcp",
+        "cannot be honoured but for tcp",
+        flags=("--web.network",),
+        metavar="tcp",
+    )
+    read_timeout: str = setting(
+        "nvidia_gpu_exporter.read_timeout",
+        only(("10s",), _LIMITS),
+        "10s",
+        "cannot be honoured: gpuledger has limits of its own",
+        flags=("--web.read-timeout",),
+        metavar="10s",
+    )
+    read_header_timeout: str = setting(
+        "nvidia_gpu_exporter.read_header_timeout",
+        only(("10s",), _LIMITS),
+        "10s",
+        "cannot be honoured: gpuledger has limits of its own",
+        flags=("--web.read-header-timeout",),
+        metavar="10s",
+    )
+    write_timeout: str = setting(
+        "nvidia_gpu_exporter.write_timeout",
+        only(("15s",), _LIMITS),
+        "15s",
+        "cannot be honoured: gpuledger has limits of its own",
+        flags=("--web.write-timeout",),
+        metavar="15s",
+    )
+    idle_timeout: str = setting(
+        "nvidia_gpu_exporter.idle_timeout",
+        only(("60s", "1m", "1m0s"), _LIMITS),
+        "60s",
+        "cannot be honoured: gpuledger has limits of its own",
+        flags=("--web.idle-timeout",),
+        metavar="60s",
+    )
+    max_requests: str = setting(
+        "nvidia_gpu_exporter.max_requests",
+        only(("40",), _LIMITS),
+        "40",
+        "cannot be honoured: gpuledger has limits of its own",
+        flags=("--web.max-requests",),
+        metavar="40",
+    )
+    timeout_offset: str = setting(
+        "nvidia_gpu_exporter.timeout_offset",
+        only(("500ms", "0.5s"), "a page is ready before it is asked for"),
+        "500ms",
+        "cannot be honoured: a page is ready before it is asked for",
+        flags=("--web.timeout-offset",),
+        metavar="500ms",
+    )
+    pprof: bool = setting(
+        "nvidia_gpu_exporter.enable_pprof",
+        only_false("it is Go's"),
+        False,
+        "cannot be honoured: it is Go's",
+        flags=("--web.enable-pprof",),
+        metavar="false",
+        bare=True,
+    )
+    shutdown_on_error: bool = setting(
+        "nvidia_gpu_exporter.shutdown_on_error",
+        only_false("gpuledger goes on and tells it; alert on nvidia_smi_last_collect_success"),
+        False,
+        "cannot be honoured: gpuledger goes on, and tells what fails",
+        flags=("--shutdown-on-error",),
+        metavar="false",
+        bare=True,
+    )
+    demo_config: str = setting(
+        "nvidia_gpu_exporter.demo_config",
+        only(("",), "name a scenario by --source simulator:FILE"),
+        "",
+        "cannot be honoured: --source simulator:FILE has scenarios",
+        flags=("--demo-config",),
+        metavar="FILE",
+    )

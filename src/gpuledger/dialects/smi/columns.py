@@ -1,0 +1,134 @@
+"""A family for each column of nvidia-smi, and `gpu_info` for what is text in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from gpuledger.dialects.smi.cells import is_unknown_word, number
+from gpuledger.dialects.smi.naming import PREFIX, told_as
+from gpuledger.dialects.smi.printed import printed
+from gpuledger.model.devices import Gpu
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
+
+log = logging.getLogger("gpuledger.smi")
+
+_QUERY: Final = "nvidia-smi --query-gpu"
+# Labels in alphabetical order, in which Prometheus's own library writes them.
+_INFO: Final = (
+    ("compute_cap", "compute_cap"),
+    ("driver_model_current", "driver_model.current"),
+    ("driver_model_pending", "driver_model.pending"),
+    ("driver_version", "driver_version"),
+    ("index", "index"),
+    ("name", "name"),
+    ("pci_bus_id", "pci.bus_id"),
+    ("pci_sub_device_id", "pci.sub_device_id"),
+    ("serial", "serial"),
+    ("uuid", "uuid"),
+    ("vbios_version", "vbios_version"),
+)
+GPU_INFO: Final = FamilySpec(
+    f"{PREFIX}gpu_info",
+    "gauge",
+    "1 for each GPU, with what is text of it as nvidia-smi prints it.",
+    tuple(sorted(["cuda_version", *(label for label, _ in _INFO)])),
+    source=_QUERY,
+)
+# Headers that are remembered as warned of; a driver that invents more is not worth the memory.
+_MOST_WARNINGS: Final = 256
+# Of quantities each combination of what is told now and what is not is a shape of its own.
+_MOST_SHAPES: Final = 64
+
+
+def uuid_label(uuid: str) -> str:
+    """A UUID as the `uuid` label has it: lower case, without `gpu-` or `mig-`."""
+    return uuid.strip().lower().removeprefix("gpu-").removeprefix("mig-")
+
+
+@lru_cache(maxsize=1024)
+def column_spec(header: str) -> FamilySpec:
+    """The declaration of the family of one column; its help is the header as printed."""
+    told = told_as(header)
+    return FamilySpec(told.name, "gauge", header, ("uuid",), source=f"{_QUERY}={told.field}")
+
+
+class Columns:
+    """Tells columns. `reserved` are names that no column may take. What is odd is warned of once."""
+
+    def __init__(self, reserved: Iterable[str]) -> None:
+        self._reserved = frozenset(reserved)
+        self._warned: set[str] = set()
+        # By the headers of a row: GPUs of one machine may have different ones.
+        self._chosen: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def tell(self, snapshot: Snapshot) -> list[Family]:
+        """`gpu_info`, then the columns in nvidia-smi's order."""
+        gpus = [reading for reading in snapshot.readings if isinstance(reading.device, Gpu)]
+        rows = [(reading, _row(reading, snapshot.source, len(gpus))) for reading in gpus if reading.up]
+        info = Family(GPU_INFO)
+        families: dict[str, Family] = {}
+        for reading, cells in rows:
+            uuid = uuid_label(reading.device.uuid)
+            _tell_info(info, uuid, cells, snapshot.source)
+            for header in self._choose(tuple(cells)):
+                told = told_as(header)
+                value = number(cells[header], told.field, told.factor)
+                if value is not None:
+                    family = families.get(told.name)
+                    if family is None:
+                        family = families[told.name] = Family(column_spec(header))
+                    family.add(value, uuid)
+                elif is_unknown_word(cells[header], told.field):
+                    self._warn(
+                        f"{told.field}: {cells[header]}",
+                        f"nvidia-smi says '{cells[header]}' of {told.field}, which has no number: not told",
+                    )
+        return [info, *families.values()]
+
+    def _choose(self, titles: tuple[str, ...]) -> tuple[str, ...]:
+        """The headers that can be told: each name has one claimant, and none is another family's."""
+        chosen = self._chosen.get(titles)
+        if chosen is None:
+            if len(self._chosen) >= _MOST_SHAPES:
+                self._chosen.clear()
+            names: dict[str, list[str]] = {}
+            for header in titles:
+                names.setdefault(told_as(header).name, []).append(header)
+            free = {claimants[0] for name, claimants in names.items() if self._is_free(name, claimants)}
+            chosen = self._chosen[titles] = tuple(header for header in titles if header in free)
+        return chosen
+
+    def _is_free(self, name: str, claimants: list[str]) -> bool:
+        strange = told_as(claimants[0]).strange
+        if len(claimants) > 1:
+            which = ", ".join(claimants)
+            self._warn(name, f"the columns {which} of nvidia-smi would all be {name}: none is told")
+            return False
+        if name in self._reserved:
+            self._warn(name, f"the column {claimants[0]} of nvidia-smi would be {name}: not told")
+            return False
+        if strange:
+            self._warn(
+                name,
+                f"the unit of {claimants[0]} is not known: told as {name}, as nvidia-smi prints the number",
+            )
+        return True
+
+    def _warn(self, key: str, text: str) -> None:
+        if key not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(key)
+            log.warning("%s", text)
+
+
+def _row(reading: Reading, source: SourceInfo, count: int) -> Mapping[str, str]:
+    return reading.raw or printed(reading, source, count)
+
+
+def _tell_info(info: Family, uuid: str, cells: Mapping[str, str], source: SourceInfo) -> None:
+    labels = {label: cells.get(field, "") for label, field in _INFO}
+    labels |= {"uuid": uuid, "cuda_version": source.cuda_version}
+    info.add(1, *(labels[name] for name in GPU_INFO.labels))

@@ -1,0 +1,84 @@
+"""Headers of `nvidia-smi --query-gpu` that are known today, for the catalogue: what a page can have.
+
+A page tells whatever the machine's own nvidia-smi prints, known here or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+
+def _group(prefix: str, names: str, unit: str = "") -> Iterator[str]:
+    return (f"{prefix}{name}{f' [{unit}]' if unit else ''}" for name in names.split())
+
+
+_MEMORIES = "device_memory dram register_file l1_cache l2_cache texture_memory cbu sram total"
+_REASONS = (
+    "supported active gpu_idle applications_clocks_setting sw_power_cap hw_slowdown hw_thermal_slowdown "
+    "hw_power_brake_slowdown sw_thermal_slowdown sync_boost"
+)
+
+# Texts that never hold a number alone (timestamp, uuid, pci.bus_id, vbios_version, ...) are left out.
+HEADERS: Final = (
+    *_group("", "driver_version kmd_version count name serial"),
+    *_group("pci.", "domain bus device baseClass subClass device_id sub_device_id"),
+    *_group("pcie.link.gen.", "current gpucurrent max gpumax hostmax"),
+    *_group("pcie.link.width.", "current max"),
+    *_group("", "index display_mode display_attached display_active persistence_mode"),
+    *_group("accounting.", "mode buffer_size"),
+    *_group("inforom.", "oem ecc pwr"),
+    "gpu_recovery_action",
+    "fan.speed [%]",
+    "pstate",
+    *_group("clocks_event_reasons.", _REASONS),
+    *_group("clocks_throttle_reasons.", _REASONS),
+    *_group(
+        "clocks_event_reasons_counters.",
+        "sw_power_cap sync_boost sw_thermal_slowdown hw_thermal_slowdown hw_power_brake_slowdown",
+        "us",
+    ),
+    *_group("memory.", "total reserved used free", "MiB"),
+    "compute_mode",
+    "compute_cap",
+    *_group("utilization.", "gpu memory encoder decoder jpeg ofa", "%"),
+    *_group("encoder.stats.", "sessionCount averageFps averageLatency"),
+    *_group("dramEncryption.mode.", "current pending"),
+    *_group("ecc.mode.", "current pending"),
+    *(
+        f"ecc.errors.{kind}.{span}.{memory}"
+        for kind, span, memory in product(
+            ("corrected", "uncorrected"), ("volatile", "aggregate"), _MEMORIES.split()
+        )
+    ),
+    *_group("ecc.errors.uncorrected.volatile.sram.", "parity secded"),
+    *_group(
+        "ecc.errors.uncorrected.aggregate.sram.",
+        "parity secded thresholdExceeded l2 sm mcu pcie other",
+    ),
+    *_group("retired_pages.", "single_bit_ecc.count double_bit.count pending"),
+    *_group(
+        "remapped_rows.",
+        "correctable correctable_inactive uncorrectable uncorrectable_inactive pending failure",
+    ),
+    *_group("remapped_rows.histogram.", "max high partial low none"),
+    *_group("temperature.", "gpu gpu.tlimit memory"),
+    *_group("power.", "draw draw.average draw.instant", "W"),
+    *_group("", "power.limit enforced.power.limit", "W"),
+    *_group("power.", "default_limit min_limit max_limit", "W"),
+    *_group("module.power.", "draw.average draw.instant limit default_limit min_limit max_limit", "W"),
+    "module.enforced.power.limit [W]",
+    "power_smoothing.window_multiplier [ms]",
+    "edpp_multiplier [%]",
+    *_group("clocks.current.", "graphics sm memory video", "MHz"),
+    *_group("clocks.applications.", "graphics memory", "MHz"),
+    *_group("clocks.default_applications.", "graphics memory", "MHz"),
+    *_group("clocks.max.", "graphics sm memory", "MHz"),
+    *_group("mig.mode.", "current pending"),
+    *_group("gsp.mode.", "current default"),
+    "c2c.mode",
+    *_group("protected_memory.", "total used free", "MiB"),
+    *_group("fabric.", "state cliqueId"),
+    *_group("platform.", "slot_number tray_index host_id module_id gpu_fabric_guid"),
+)

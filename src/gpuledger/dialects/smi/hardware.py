@@ -1,0 +1,117 @@
+"""What nvidia_gpu_exporter tells from NVML beside nvidia-smi's columns: energy, PCIe, MIG and Xid errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpuledger.dialects.smi.columns import uuid_label
+from gpuledger.dialects.smi.naming import PREFIX
+from gpuledger.model import quantities as q
+from gpuledger.model.devices import Instance
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.page import Page
+from gpuledger.model.quantities import Quantity
+from gpuledger.model.snapshot import Snapshot
+
+_ENERGY = FamilySpec(
+    f"{PREFIX}energy_joules_total",
+    "counter",
+    "Energy that the GPU has used since its driver was loaded.",
+    ("uuid",),
+    source="nvmlDeviceGetTotalEnergyConsumption",
+)
+_INSTANCE: Final = ("gpu_instance_id", "uuid")
+_MIG_INFO = FamilySpec(
+    f"{PREFIX}mig_info",
+    "gauge",
+    "1 for each MIG instance.",
+    ("compute_instance_id", "gpu_instance_id", "mig_uuid", "profile", "uuid"),
+    source="nvmlDeviceGetMigDeviceHandleByIndex",
+)
+_XIDS = FamilySpec(
+    f"{PREFIX}xid_errors_total",
+    "counter",
+    "Xid errors seen since the program started, by Xid.",
+    ("uuid", "xid"),
+    source="nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
+)
+_XID_TIME = FamilySpec(
+    f"{PREFIX}xid_last_timestamp_seconds",
+    "gauge",
+    "Unix time of the last Xid error, by Xid.",
+    ("uuid", "xid"),
+    source="nvmlEventSetWait_v2",
+)
+
+
+def _of_gpu(name: str, quantity: Quantity, text: str) -> tuple[FamilySpec, Quantity]:
+    return FamilySpec(f"{PREFIX}{name}", "gauge", text, ("uuid",), source="nvmlGpmMetricsGet"), quantity
+
+
+def _of_instance(name: str, quantity: Quantity, text: str, source: str) -> tuple[FamilySpec, Quantity]:
+    return FamilySpec(f"{PREFIX}mig_{name}", "gauge", text, _INSTANCE, source=source), quantity
+
+
+_MEMORY: Final = "nvmlDeviceGetMemoryInfo_v2"
+_GPM: Final = "nvmlGpmMetricsGet"
+_PCIE: Final = (
+    _of_gpu("pcie_throughput_tx_bytes_per_second", q.PCIE_TX_RATE, "Rate of data that the GPU sends."),
+    _of_gpu("pcie_throughput_rx_bytes_per_second", q.PCIE_RX_RATE, "Rate of data that the GPU receives."),
+)
+_MIG: Final = (
+    _of_instance("memory_total_bytes", q.MEMORY_TOTAL, "Memory of the GPU instance in all.", _MEMORY),
+    _of_instance("memory_used_bytes", q.MEMORY_USED, "Memory in use.", _MEMORY),
+    _of_instance("memory_free_bytes", q.MEMORY_FREE, "Memory that is free.", _MEMORY),
+    _of_instance("memory_reserved_bytes", q.MEMORY_RESERVED, "Memory that the driver keeps.", _MEMORY),
+    _of_instance(
+        "graphics_activity_ratio", q.ENGINE_ACTIVITY, "Share of time in which an engine was busy.", _GPM
+    ),
+    _of_instance("sm_activity_ratio", q.SM_ACTIVITY, "Share of time of SMs with a warp on them.", _GPM),
+    _of_instance("sm_occupancy_ratio", q.SM_OCCUPANCY, "Share of the warps that would fit.", _GPM),
+    _of_instance("tensor_activity_ratio", q.TENSOR_ACTIVITY, "Share of time of busy tensor pipes.", _GPM),
+)
+
+WANTS: Final = frozenset({q.ENERGY, *(quantity for _, quantity in (*_PCIE, *_MIG))})
+SPECS: Final = (
+    _ENERGY,
+    *(spec for spec, _ in _PCIE),
+    _MIG_INFO,
+    *(spec for spec, _ in _MIG),
+    _XIDS,
+    _XID_TIME,
+)
+
+
+def tell(snapshot: Snapshot) -> Iterator[Family]:
+    """The families of one Snapshot."""
+    energy, info = Family(_ENERGY), Family(_MIG_INFO)
+    pcie = [(Family(spec), quantity) for spec, quantity in _PCIE]
+    mig = [(Family(spec), quantity) for spec, quantity in _MIG]
+    for reading in snapshot.readings:
+        device = reading.device
+        uuid = uuid_label(device.gpu.uuid)
+        if isinstance(device, Instance):
+            gi = str(device.gi)
+            info.add(1, str(device.ci), gi, uuid_label(device.uuid), device.profile, uuid)
+            # Of compute instances that share a GPU instance the first tells what it has.
+            for family, quantity in mig:
+                family.add(reading.get(quantity), gi, uuid)
+            continue
+        joules = reading.get(q.ENERGY)
+        energy.add(None if joules is None else joules / 1000, uuid)
+        for family, quantity in pcie:
+            family.add(reading.get(quantity), uuid)
+    yield energy
+    yield from (family for family, _ in pcie)
+    yield info
+    yield from (family for family, _ in mig)
+
+
+def tell_xids(page: Page) -> Iterator[Family]:
+    """Counters that stay while there is no Snapshot."""
+    count, time = Family(_XIDS), Family(_XID_TIME)
+    for (uuid, xid), seen in page.ledger.xids.items():
+        count.add(seen, uuid_label(uuid), str(xid))
+        time.add(page.ledger.xid_times[uuid, xid], uuid_label(uuid), str(xid))
+    yield from (count, time)

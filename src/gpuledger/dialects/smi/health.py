@@ -1,0 +1,80 @@
+"""How reading went, in nvidia_gpu_exporter's words: told whatever the driver does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpuledger.dialects.smi.naming import PREFIX
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.page import CollectorHealth, Page
+
+_FAILED = FamilySpec(
+    f"{PREFIX}failed_scrapes_total",
+    "counter",
+    "Readings that failed since the program started, the whole or its columns.",
+    source="the tick",
+)
+_EXIT_CODE = FamilySpec(
+    f"{PREFIX}command_exit_code",
+    "gauge",
+    "Exit code of nvidia-smi at the last reading; -1 when there was none or its answer could not be read, 0 "
+    "when NVML was read and answered.",
+    source="the command",
+)
+_SUCCESS = FamilySpec(
+    f"{PREFIX}last_collect_success", "gauge", "1 when the last reading worked, else 0.", source="the tick"
+)
+_LAST = FamilySpec(
+    f"{PREFIX}last_collect_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the last reading that worked.",
+    source="the tick",
+)
+_SECONDS = FamilySpec(
+    f"{PREFIX}last_collect_duration_seconds",
+    "gauge",
+    "Time that the last reading took.",
+    source="the tick",
+)
+_BUILD = FamilySpec(
+    "nvidia_gpu_exporter_build_info",
+    "gauge",
+    "1, with the version of gpuledger, which stands in for nvidia_gpu_exporter.",
+    ("version",),
+    source="the program",
+)
+SPECS: Final = (_FAILED, _EXIT_CODE, _SUCCESS, _LAST, _SECONDS, _BUILD)
+
+# The parts of the tick without which no GPU has its columns.
+_NEEDED: Final = ("source", "columns")
+
+
+def tell(page: Page, version: str) -> Iterator[Family]:
+    """Families of one Page. Before the first reading nothing is known of it."""
+    parts = [part for part in page.health.collectors if part.name in _NEEDED]
+    success = page.snapshot is not None and all(part.success for part in parts)
+    yield _one(_FAILED, sum(part.failures for part in parts))
+    if page.health.tried:
+        yield _one(_EXIT_CODE, _exit_code(page))
+        yield _one(_SUCCESS, int(success))
+    yield _one(_LAST, _last_success(parts))
+    yield _one(_SECONDS, next((part.seconds for part in parts if part.name == "source"), None))
+    yield _one(_BUILD, 1, version)
+
+
+def _exit_code(page: Page) -> int:
+    if page.source.exit_code is not None:
+        return page.source.exit_code
+    return 0 if page.snapshot is not None else -1
+
+
+def _last_success(parts: list[CollectorHealth]) -> float | None:
+    times = [part.last_success for part in parts]
+    return None if None in times or not times else min(time for time in times if time is not None)
+
+
+def _one(spec: FamilySpec, value: float | None, *labels: str) -> Family:
+    family = Family(spec)
+    family.add(value, *labels)
+    return family

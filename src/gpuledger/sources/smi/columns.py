@@ -1,0 +1,139 @@
+"""The table of all fields: what a page in nvidia-smi's own vocabulary is made of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpuledger.model.errors import unknown
+from gpuledger.model.source import Clock
+from gpuledger.sources.smi.answer import Answer, Cells
+from gpuledger.sources.smi.command import Command
+from gpuledger.sources.smi.csv import parse_query_gpu, refused_field
+from gpuledger.sources.smi.decoding import decoded
+from gpuledger.sources.smi.exits import meaning, reason
+from gpuledger.sources.smi.fields import AUTO, IDENTITY, USUAL, offered, without
+from gpuledger.sources.smi.machine import Findings, bus_of, uuid_of
+from gpuledger.sources.smi.run import NotStarted, Outcome, Ran
+from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.sources.smi.slow import SlowFields
+
+log = logging.getLogger("gpuledger.smi")
+
+PART = "columns"
+# How long an nvidia-smi that does not say what it offers is not asked again, in seconds.
+_RETRY = 60.0
+
+Ask = Callable[..., Outcome]
+
+
+@dataclass(slots=True)
+class Columns:
+    """Asks for every field, and remembers what this nvidia-smi does not know and what it takes long for."""
+
+    settings: SmiSettings
+    command: Command
+    clock: Clock
+    ask: Ask
+    exit_code: int = 0
+    _fields: tuple[str, ...] = ()
+    _of_driver: str = ""
+    _again: float | None = None
+    _refused: dict[str, str] = field(default_factory=dict)
+    _slow: SlowFields = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._slow = SlowFields(self.settings.slow_field)
+
+    def read(self, answer: Answer, findings: Findings) -> None:
+        """Give each Block of the answer its columns as printed; where there are none, say why."""
+        self._resolve(answer.driver)
+        outcome, asked, seconds = self._query()
+        for complaint in self._refused.values():
+            findings.fail(PART, "FIELD_UNKNOWN", complaint)
+        self.exit_code = outcome.code if isinstance(outcome, Ran) else -1
+        if isinstance(outcome, NotStarted):
+            findings.fail(PART, "not_started", f"--query-gpu: {outcome.detail}")
+            return
+        told = parse_query_gpu(decoded(outcome.stdout))
+        if how := meaning(outcome, self.command):
+            findings.fail(PART, reason(outcome), f"--query-gpu: {how}")
+        elif not told.blocks:
+            self.exit_code = -1
+            findings.fail(PART, "UNREADABLE", "--query-gpu: its answer is no table")
+        for trouble in told.troubles:
+            findings.fail(PART, trouble.reason, trouble.detail)
+        _join(answer, told)
+        self._look_for_slow(asked, seconds)
+
+    def _resolve(self, driver: str) -> None:
+        """Work out what to ask for: at the start, after another driver was loaded, or when help failed."""
+        due = self._again is not None and self.clock.elapsed() >= self._again
+        if self._fields and driver == self._of_driver and not due:
+            return
+        if driver != self._of_driver:
+            self._slow = SlowFields(self.settings.slow_field)
+        self._of_driver, self._again = driver, None
+        self._refused.clear()
+        named = self.settings.query_field_names
+        if named != (AUTO,):
+            fields = tuple(dict.fromkeys((*named, *IDENTITY)))
+        else:
+            outcome = self.ask("--help-query-gpu")
+            fields = offered(decoded(outcome.stdout)) if isinstance(outcome, Ran) else ()
+            if not fields:
+                self._again = self.clock.elapsed() + _RETRY
+                fields = USUAL
+        self._fields = without(fields, self.settings.query_field_names_exclude)
+
+    def _query(self) -> tuple[Outcome, tuple[str, ...], float]:
+        """The table, the fields it was asked for, and the seconds it took."""
+        while True:
+            slow = self._slow.known if self.settings.query_field_names == (AUTO,) else ()
+            asked = tuple(one for one in self._fields if one not in slow or one in IDENTITY)
+            outcome, seconds = self._timed(asked)
+            refused = _refusal(outcome)
+            if refused not in self._fields or len(asked) == 1:
+                return outcome, asked, seconds
+            self._fields = tuple(one for one in self._fields if one != refused)
+            if refused in self.settings.query_field_names:
+                self._refused[refused] = str(unknown("field of nvidia-smi", refused, self._offered()))
+                log.warning("--query-field-names: %s", self._refused[refused])
+
+    def _offered(self) -> tuple[str, ...]:
+        outcome = self.ask("--help-query-gpu")
+        return (offered(decoded(outcome.stdout)) if isinstance(outcome, Ran) else ()) or USUAL
+
+    def _timed(self, fields: tuple[str, ...]) -> tuple[Outcome, float]:
+        began = self.clock.elapsed()
+        outcome = self.ask("--query-gpu=" + ",".join(fields), "--format=csv")
+        return outcome, self.clock.elapsed() - began
+
+    def _look_for_slow(self, asked: tuple[str, ...], seconds: float) -> None:
+        if self.settings.query_field_names != (AUTO,):
+            return
+        self._slow.suspect([one for one in asked if one not in IDENTITY], seconds)
+        group = self._slow.next()
+        if group is not None:
+            _, taken = self._timed(("uuid", *group))
+            self._slow.took(group, taken)
+
+
+def _refusal(outcome: Outcome) -> str | None:
+    if not isinstance(outcome, Ran) or not outcome.code:
+        return None
+    return refused_field(decoded(outcome.stdout)) or refused_field(decoded(outcome.stderr))
+
+
+def _join(answer: Answer, told: Answer) -> None:
+    """Columns to Blocks, by UUID, else by PCI bus id."""
+    by_uuid: dict[str, Cells] = {}
+    by_bus: dict[str, Cells] = {}
+    for block in told.blocks:
+        if uuid := uuid_of(block):
+            by_uuid[uuid] = block.raw
+        elif bus := bus_of(block):
+            by_bus[bus] = block.raw
+    for block in answer.blocks:
+        block.raw = by_uuid.get(uuid_of(block) or "") or by_bus.get(bus_of(block)) or {}

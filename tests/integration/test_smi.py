@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from running import free_port, gpuledger, serving, wait_until
+from smi.captures import judge
 
 HERE = Path(__file__).parent.parent
 STAND_IN = HERE / "smi" / "nvidia_smi.py"
@@ -62,6 +63,32 @@ def test_serve_tells_that_the_source_is_nvidia_smi(command: Path) -> None:
         text = server.wait_ticks(2)
         assert 'gpuledger_source_info{source="smi",simulated="false"' in text
         assert {pid for _, pid in pids(server.get().text)} == printed_pids()
+
+
+def test_serve_tells_every_column_on_the_page_of_a_listener_that_stands_in() -> None:
+    (capture,) = (ANSWERS / "captures").glob("linux*.txt")
+    replays = shlex.join([sys.executable, str(STAND_IN), "--capture", str(capture), "--"])
+    flags = ("--nvidia-smi-command", replays, "--web.telemetry-path", "/gpus")
+    with serving(*flags, "--query-field-names-exclude", "power_smoothing.*,hostname") as server:
+        server.wait_ticks(2)
+        text = server.get("/gpus").text
+    verdict = judge(capture, "load", text)
+    assert [line for line in verdict.wrong if not line.startswith("power_smoothing.")] == []
+    assert verdict.samples == 57
+    assert 'nvidia_smi_compute_app_info{pid="4711",process_name="/opt/run, fast"' in text
+    assert "power_smoothing" not in text
+
+
+def test_serve_tells_why_there_is_nothing_to_tell() -> None:
+    with serving("--nvidia-smi-command", "/none/nvidia-smi", "--dialect", "smi") as server:
+        text = wait_until(lambda: telling_failure(server.get().text), "a reading that failed")
+    assert "nvidia_smi_command_exit_code -1" in text
+    assert "nvidia_smi_last_collect_success 0" in text
+    assert "nvidia_smi_gpu_info" not in text
+
+
+def telling_failure(text: str) -> str | None:
+    return text if re.search(r"^nvidia_smi_failed_scrapes_total [1-9]", text, re.MULTILINE) else None
 
 
 @pytest.fixture

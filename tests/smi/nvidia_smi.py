@@ -3,9 +3,10 @@
     nvidia_smi.py --answers DIR [options] -- ARGUMENTS OF NVIDIA-SMI
     nvidia_smi.py --capture FILE [--phase load] [options] -- ARGUMENTS OF NVIDIA-SMI
 
-DIR holds one file per question: `xml`, `report`, `list`, `pmon`, `query-gpu.csv`, `query-compute-apps.csv`.
-FILE is one text with sections headed `# PHASE :: ...` and `# $ nvidia-smi ARGUMENTS`. Columns of a query are
-picked from what was recorded; a column that was not is refused as nvidia-smi refuses it.
+DIR holds one file per question: `xml`, `report`, `list`, `pmon`, `help-query-gpu`, `query-gpu.csv`,
+`query-compute-apps.csv`. FILE is one text with sections headed `# PHASE :: ...` and
+`# $ nvidia-smi ARGUMENTS`; it may have the line ends of Windows, and be UTF-16. Columns of a query are picked
+from what was recorded; a column that was not is refused as nvidia-smi refuses it.
 
 Options make it ill: `--exit N` (after its output), `--fail QUESTION=N` (no output for that question),
 `--delay SECONDS`, `--cut BYTES` (end of the output lost), `--hang` (never ends), `--log FILE` (one line per
@@ -20,7 +21,8 @@ import sys
 import time
 from pathlib import Path
 
-RULE = re.compile(r"#{20,}")
+RULE = re.compile(r"#{20,}\r?")
+COMMAND = re.compile(r"# \$ (?:\S*[/\\])?nvidia-smi(?:\.exe)?(?: (.*))?")
 
 
 def main() -> int:
@@ -35,7 +37,7 @@ def main() -> int:
         return options.fail[question]
     answer, code = answer_to(question, arguments, options)
     time.sleep(options.delay)
-    raw = answer.encode("utf-8", "surrogateescape")
+    raw = answer.encode(encoding_of(options.capture), "surrogateescape")
     sys.stdout.buffer.write(raw if options.cut is None else raw[: options.cut])
     sys.stdout.flush()
     while options.hang:
@@ -65,8 +67,10 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def question_of(arguments: list[str]) -> str:
-    if arguments[:1] == ["pmon"]:
-        return "pmon"
+    if arguments[:1] in (["pmon"], ["dmon"]):
+        return arguments[0]
+    if arguments[:1] == ["--help-query-gpu"]:
+        return "help-query-gpu"
     for argument in arguments:
         if argument.startswith("--query-"):
             return argument[2:].partition("=")[0]
@@ -93,34 +97,44 @@ def from_directory(question: str, options: argparse.Namespace) -> str | None:
 
 
 def from_capture(question: str, options: argparse.Namespace) -> str | None:
+    return sections(options.capture, options.phase).get(question)
+
+
+def encoding_of(capture: Path | None) -> str:
+    marked = capture is not None and capture.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return "utf-16" if marked else "utf-8"
+
+
+def sections(capture: Path, phase: str) -> dict[str, str]:
+    """Answers by question: those of the phase, and what does not depend on it."""
     found: dict[str, str] = {}
-    lines = options.capture.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+    lines = capture.read_bytes().decode(encoding_of(capture), "surrogateescape").split("\n")
     place = 0
     while place < len(lines):
         heads: list[str] = []
         if RULE.fullmatch(lines[place]):
             place += 1
             while place < len(lines) and not RULE.fullmatch(lines[place]):
-                heads.append(lines[place])
+                heads.append(lines[place].rstrip("\r"))
                 place += 1
             place += 1
             body: list[str] = []
             while place < len(lines) and not RULE.fullmatch(lines[place]):
                 body.append(lines[place])
                 place += 1
-            remember(found, heads, "\n".join(body).strip("\n") + "\n", options.phase)
+            remember(found, heads, body, phase)
         else:
             place += 1
-    return found.get(question)
+    return found
 
 
-def remember(found: dict[str, str], heads: list[str], body: str, phase: str) -> None:
-    asked = next(
-        (head[len("# $ nvidia-smi ") :] for head in heads if head.startswith("# $ nvidia-smi ")), None
-    )
+def remember(found: dict[str, str], heads: list[str], body: list[str], phase: str) -> None:
+    asked = next((match for head in heads if (match := COMMAND.fullmatch(head))), None)
     own_phase = heads[0].lstrip("# ").split(" ::")[0] if heads else ""
     if asked is not None and own_phase in (phase, "capabilities"):
-        found[question_of(asked.split())] = body
+        end = "\r\n" if any(line.endswith("\r") for line in body) else "\n"
+        text = "\n".join(body).strip("\r\n") + end
+        found.setdefault(question_of((asked[1] or "").split()), text)
 
 
 ALIASES = {
@@ -134,7 +148,7 @@ ALIASES = {
 
 
 def pick(recorded: str, asked: list[str]) -> tuple[str, int]:
-    lines = recorded.splitlines()
+    lines = [line for line in recorded.splitlines() if line]
     titles = lines[0].split(", ")
     bare = [title.split(" [")[0] for title in titles]
     free = next((bare.index(name) for name in ("process_name", "name") if name in bare), 0)
@@ -151,7 +165,8 @@ def pick(recorded: str, asked: list[str]) -> tuple[str, int]:
         if more > 0:
             cells = [*cells[:free], ", ".join(cells[free : free + more + 1]), *cells[free + more + 1 :]]
         rows.append(", ".join(cells[place] for place in places) if more >= 0 else line)
-    return "\n".join(rows) + "\n", 0
+    end = "\r\n" if "\r\n" in recorded else "\n"
+    return end.join(rows) + end, 0
 
 
 if __name__ == "__main__":

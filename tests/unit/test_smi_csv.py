@@ -50,7 +50,7 @@ def test_the_report_alone_is_enough() -> None:
 def test_every_column_travels_raw_as_printed() -> None:
     raw = read("cards", xml=None).readings[0].raw
     assert raw["clocks_event_reasons.active"] == "0x0000000000000004"
-    assert raw["memory.total"] == "24564 MiB"
+    assert raw["memory.total [MiB]"] == "24564 MiB"
     assert raw["ecc.errors.corrected.aggregate.total"] == "[N/A]"
     assert read("cards").readings[0].raw == {}
 
@@ -59,7 +59,7 @@ def test_columns_that_nobody_asked_for_travel_raw() -> None:
     title, *rows = GPUS.splitlines()
     more = "\n".join([title + ", brand.new_thing [K]", *(row + ", 7 K" for row in rows), ""])
     seen = read("cards", xml=None, query_gpu=more)
-    assert seen.readings[0].raw["brand.new_thing"] == "7 K"
+    assert seen.readings[0].raw["brand.new_thing [K]"] == "7 K"
     assert seen.invalid == 0
 
 

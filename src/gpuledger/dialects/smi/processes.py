@@ -85,7 +85,8 @@ def _told(page: Page, reading: Reading, listed: Iterable[GpuProcess]) -> Iterabl
 
 
 def _who(process: GpuProcess) -> tuple[str, str, str]:
-    return (str(process.pid), process.name or process.command, uuid_label(process.device.gpu.uuid))
+    name = process.name or process.command or "[N/A]"
+    return (str(process.pid), name, uuid_label(process.device.gpu.uuid))
 
 
 def _where(process: GpuProcess) -> tuple[str, str]:

@@ -14,6 +14,8 @@ from gpuledger.sources.smi.machine import Card, Findings
 from gpuledger.sources.smi.values import measure, whole, why_absent
 
 _TYPES = {kind.value: kind for kind in ProcessType}
+# What the report has in a name's place without brackets.
+_NO_NAME = frozenset({"N/A", "-", "Insufficient Permissions"})
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ def _name(cell: str | None) -> str:
     # A process may be called `error`; only what no program would be called is nvidia-smi's own word.
     told = (cell or "").strip()
     bracketed = told[:1] + told[-1:] in ("[]", "()")
-    return "" if told in ("N/A", "-") or (bracketed and why_absent(told)) else told
+    return "" if told in _NO_NAME or (bracketed and why_absent(told)) else told
 
 
 def _device(row: Row, card: Card, findings: Findings) -> Device | None:

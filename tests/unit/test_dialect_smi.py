@@ -76,6 +76,8 @@ QUANTITIES: list[tuple[Quantity, float, str, str]] = [
     (q.PERFORMANCE_STATE, 8, "pstate", "8"),
     (q.PERSISTENCE_MODE, 1, "persistence_mode", "1"),
     (q.COMPUTE_MODE, 3, "compute_mode", "3"),
+    (q.RECOVERY_ACTION, 0, "gpu_recovery_action", "0"),
+    (q.RECOVERY_ACTION, 7, "gpu_recovery_action", "7"),
     (q.MIG_MODE, 1, "mig_mode_current", "1"),
     (q.ECC_CORRECTED_VOLATILE, 1, "ecc_errors_corrected_volatile_total", "1"),
     (q.ECC_CORRECTED, 2, "ecc_errors_corrected_aggregate_total", "2"),

@@ -106,6 +106,7 @@ def test_every_header_makes_a_name_that_prometheus_takes(header: str) -> None:
         ("gpu_recovery_action", "Node Reboot", 2),
         ("gpu_recovery_action", "Drain P2P", 3),
         ("gpu_recovery_action", "Drain and Reset", 4),
+        ("gpu_recovery_action", "System Reboot", 7),
         ("fabric.state", "Not Supported", 0),
         ("fabric.state", "Not Started", 1),
         ("fabric.state", "In Progress", 2),

@@ -115,6 +115,14 @@ def test_a_failed_source_publishes_no_device_data_and_says_why() -> None:
     assert (source.success, source.last_success) == (False, 1_700_000_000.0)
 
 
+def test_failures_of_a_part_are_counted_and_stay_counted() -> None:
+    bad = Snapshot(1.0, 1.0, SOURCE, (reading(CARD),), collected=(Collected("columns", 0.1, "exit 6"),))
+    ticking = node(ScriptedSource(lambda: bad, unavailable, unavailable, good), Pages(), FakeClock())
+    shown = [ticking.tick() for _ in range(4)]
+    counts = [{part.name: part.failures for part in page.health.collectors} for page in shown]
+    assert [(count["source"], count["columns"]) for count in counts] == [(0, 1), (1, 1), (2, 1), (2, 1)]
+
+
 def test_ready_means_that_a_first_tick_was_tried() -> None:
     shown = node(ScriptedSource(unavailable), Pages(), FakeClock()).tick()
     assert shown.health.tried

@@ -114,6 +114,8 @@ RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds", Level.G
 COMPUTE_MODE = Quantity("compute_mode", "", Level.GPU, highest=3, slow=True)
 PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=True)
 VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
+# nvmlDeviceGpuRecoveryAction_t: what would make the card well again, 0 for nothing.
+RECOVERY_ACTION = Quantity("recovery_action", "", Level.GPU, highest=255, slow=True)
 MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
 MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
 

@@ -23,7 +23,8 @@ _WORDS: Final = {
     "exclusive_process": 3,
 }
 
-# Fields whose words are an enumeration of NVML's: other words are no value, whatever digits they have.
+# Fields whose words are an enumeration of NVML's (nvmlDeviceGpuRecoveryAction_t, nvmlGpuFabricState_t): other
+# words are no value, whatever digits they have.
 _RECOVERY: Final = {
     "none": 0,
     "reset": 1,
@@ -32,6 +33,9 @@ _RECOVERY: Final = {
     "node reboot": 2,
     "drain p2p": 3,
     "drain and reset": 4,
+    "recover imex domain": 5,
+    "bus reset": 6,
+    "system reboot": 7,
 }
 _FABRIC: Final = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
 _ENUMERATIONS: Final[Mapping[str, Mapping[str, int]]] = {

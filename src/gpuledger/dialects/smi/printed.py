@@ -19,6 +19,16 @@ _MIB: Final = 1024 * 1024
 _ABSENT: Final = "[N/A]"
 # nvidia-smi calls what limits the clocks event reasons since driver 535, throttle reasons before.
 _RENAMED: Final = 535
+_RECOVERY_ACTIONS: Final = (
+    "None",
+    "GPU Reset",
+    "Node Reboot",
+    "Drain P2P",
+    "Drain and Reset",
+    "Recover IMEX Domain",
+    "Bus Reset",
+    "System Reboot",
+)
 _COMPUTE_MODES: Final = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 
 Form = Callable[[float], str]
@@ -56,8 +66,14 @@ def _compute_mode(value: float) -> str:
     return _COMPUTE_MODES[int(value)]
 
 
+def _recovery_action(value: float) -> str:
+    number = int(value)
+    return _RECOVERY_ACTIONS[number] if number < len(_RECOVERY_ACTIONS) else f"[Unknown {number}]"
+
+
 _FIELDS: Final[tuple[tuple[str, Quantity, Form], ...]] = (
     ("persistence_mode", q.PERSISTENCE_MODE, _enabled),
+    ("gpu_recovery_action", q.RECOVERY_ACTION, _recovery_action),
     ("fan.speed [%]", q.FAN_SPEED, _percent),
     ("pstate", q.PERFORMANCE_STATE, lambda value: f"P{int(value)}"),
     ("memory.total [MiB]", q.MEMORY_TOTAL, _mebibytes),

@@ -212,6 +212,8 @@ FIELDS: Final = (
     Field(q.REMAPPED_ROWS_UNCORRECTABLE, 143),
     Field(q.ROW_REMAP_PENDING, 144),
     Field(q.ROW_REMAP_FAILURE, 145),
+    # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: driver 560 and later.
+    Field(q.RECOVERY_ACTION, 230),
 )
 
 # What is not read but worked out of two reads of these.

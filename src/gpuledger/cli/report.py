@@ -146,7 +146,7 @@ def read(
         tally.add_energy(energy)
     for times in history.times(*hours, tally.settle, progress):
         tally.add_times(times)
-    tally.settle()
+    tally.finish()
     return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
 
 

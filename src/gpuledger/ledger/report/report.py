@@ -106,7 +106,7 @@ class Report:
 def report(
     tally: Tally, grouping: Grouping, prices: Prices, devices: Mapping[str, Device], period: Period
 ) -> Report:
-    """What a settled Tally holds, as rows."""
+    """What a finished Tally holds, as rows."""
     lines = [_line(key, amount, prices) for key, amount in tally.amounts.items()]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
     own = [_own(account, millijoules, prices) for account, millijoules in own_amounts(tally.gpus).items()]

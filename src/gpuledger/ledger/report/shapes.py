@@ -18,6 +18,7 @@ JSON_VERSION = 1
 def as_csv(report: Report) -> str:
     """A header, a row per line, the Gpus' own accounts last: the columns sum to what the Gpus used.
 
+    A name that begins like a formula has an apostrophe before it.
     `millijoules` is exact; the other numbers have the digits of `columns`.
     """
     lines = (*report.lines, *report.own)
@@ -28,7 +29,8 @@ def as_csv(report: Report) -> str:
     writer.writerow((*report.grouping.columns, "account", *(column.name for column in told), "millijoules"))
     for place, line in enumerate(lines):
         cells = ["" if values[place] is None else _plain(values[place]) for values in numbers]
-        writer.writerow((*_key(line, report), line.account, *cells, line.millijoules))
+        names = map(harmless, _key(line, report))
+        writer.writerow((*names, line.account, *cells, line.millijoules))
     return out.getvalue()
 
 
@@ -65,6 +67,11 @@ def as_json(report: Report) -> dict[str, Any]:
         ],
         "occupied_gpu_hours": round(float(report.occupied / 3600), 6),
     }
+
+
+def harmless(name: str) -> str:
+    """A name for a cell: spreadsheets run what begins like a formula, and anybody may name a process so."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
 def iso(unix: float) -> str:

@@ -54,6 +54,17 @@ class Ledger:
         """The state after the last posting."""
         return self._state
 
+    def interrupt(self) -> None:
+        """Nobody looks from here until the next posting, because somebody asked for that.
+
+        Unlike a reading that fails for a moment, such a gap is no part of any interval: its energy is
+        unobserved, its time nobody's, however short it is.
+        """
+        self.sessions.interrupt()
+        self.energy.interrupt()
+        self._states.interrupt()
+        self._owners.interrupt()
+
     def post(self, snapshot: Snapshot) -> LedgerState:
         """Book one Snapshot and answer the state after it.
 

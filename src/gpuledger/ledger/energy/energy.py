@@ -66,6 +66,11 @@ class EnergyBook:
         """Go on from what an earlier run left, by Gpu uuid; before the first Snapshot."""
         self._stored = dict(stored)
 
+    def interrupt(self) -> None:
+        """Nobody looks at any Gpu until the next posting."""
+        for book in self.books.values():
+            book.interrupt()
+
     def post(self, snapshot: Snapshot) -> list[Posted]:
         """Book one Snapshot; answers what went into the books.
 

@@ -43,10 +43,10 @@ class Refit:
 class Node:
     """Turns a Source into Pages.
 
-    `publish` is called with each Page, from the tick thread, from the watchdog when a tick does not come back,
-    or from whoever asks for a pause; never from two at once. `wanted` is asked before each tick, `maps` after
-    it. `interrupted` is called when a pause begins: what is posted next does not go on from the last posting.
-    `pausable` says whether anybody can ask for one.
+    `publish` is called with each Page: from the tick thread, from the watchdog when a tick does not come
+    back, from whoever asks for a pause; never from two at once. `wanted` is asked before each tick, `maps`
+    after it. `interrupted` is called when a pause begins: what is posted next does not go on from the last
+    posting. `pausable` says whether anybody can ask for one.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class Node:
         """Inside, no tick runs. Raises GpuledgerError when the running one does not end in time."""
         if not self._ticking.acquire(timeout=patience):
             raise GpuledgerError(
-                f"a reading of {self._source.info.name} has not come back for {patience:g} s: the driver hangs"
-                " (look for Xid errors in dmesg; a hung driver needs a reboot)"
+                f"a reading of {self._source.info.name} has not come back for {patience:g} s: the driver"
+                " hangs (look for Xid errors in dmesg; a hung driver needs a reboot)"
             )
         try:
             yield

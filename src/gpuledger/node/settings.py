@@ -52,7 +52,7 @@ class ReloadSettings:
         "reload.interval",
         duration("s", lowest=0.0, highest=86_400.0),
         5.0,
-        "look this often whether the configuration, or a file that it names, has changed; 0 never looks: then "
+        "look this often whether the configuration, or a file that it names, has changed; 0 never looks, and "
         "SIGHUP alone has them read anew",
         metavar="DURATION",
     )

@@ -50,17 +50,17 @@ def describe(page: Page) -> str:
 
 
 def _settings(reload: ReloadHealth | None) -> str:
-    if reload is None:
-        return ""
-    refused = f"\nsettings: {reload.error}; the last good ones are in force" if reload.error else ""
-    return refused + (
-        f"\nsettings that wait for a restart: {', '.join(reload.pending)}" if reload.pending else ""
-    )
+    lines = ""
+    if reload is not None and reload.error:
+        lines += f"\nsettings: {reload.error}; the last good ones are in force"
+    if reload is not None and reload.pending:
+        lines += f"\nsettings that wait for a restart: {', '.join(reload.pending)}"
+    return lines
 
 
 def verdict(page: Page) -> str:
-    """`OK`, or with the reason `DEGRADED` (part of the data is missing), `STALE` (all is), `PAUSED` (all is, as
-    somebody asked), `NOT READY`.
+    """`OK`, or with the reason `DEGRADED` (part of the data is missing), `STALE` (all is), `PAUSED` (all is,
+    because somebody asked for it), `NOT READY`.
     """
     health = page.health
     if health.paused:

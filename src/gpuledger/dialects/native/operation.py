@@ -24,8 +24,8 @@ PAUSED_UNTIL = FamilySpec(
 RELOADED = FamilySpec(
     "gpuledger_config_last_reload_success",
     "gauge",
-    "1 when the settings could be used as they were read last; 0 keeps the last good ones, and /health and the "
-    "log say why.",
+    "1 when the settings could be used as they were read last; 0 keeps the last good ones, and the log and "
+    "/health say why.",
     source="configuration",
 )
 RELOADED_AT = FamilySpec(

@@ -15,6 +15,8 @@ COMMANDS = {
     "doctor": "say what works on this machine, what does not, why, and what to do",
     "collect": "write metrics into a file of node_exporter's textfile collector, once or --every 60s",
     "metrics": "list every family of metrics: name, type, labels, meaning, source",
+    "pause": "have the gpuledger that runs here let the driver go, for a while",
+    "resume": "have it read the driver again",
     "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }

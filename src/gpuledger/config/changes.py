@@ -36,7 +36,9 @@ def changes(
     taken: list[str] = []
     pending: list[str] = []
     for group in groups:
-        old, new, restart = build(group, before), build(group, after), reload_of(group).restart
+        old: Any = build(group, before)
+        new: Any = build(group, after)
+        restart = reload_of(group).restart
         for name, item, _ in declared(group):
             if getattr(old, name) == getattr(new, name):
                 continue
@@ -54,7 +56,8 @@ def files_of(groups: Iterable[type], values: Mapping[str, Any]) -> tuple[Path, .
     """The files that these settings name, as their groups declare."""
     found: list[Path] = []
     for group in groups:
-        made, files = build(group, values), reload_of(group).files
+        made: Any = build(group, values)
+        files = reload_of(group).files
         for name, item, _ in declared(group):
             value = getattr(made, name) if item.key in files else None
             paths = value if isinstance(value, list | tuple) else (value,)

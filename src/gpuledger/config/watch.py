@@ -9,6 +9,7 @@ from pathlib import Path
 # What tells one state of a file from another: device, inode, size, modification time, and what symbolic
 # links lead to. None for one that cannot be looked at.
 _State = tuple[int, int, int, int, str] | None
+FileStates = dict[Path, _State]
 
 
 class FileWatch:
@@ -21,17 +22,13 @@ class FileWatch:
     def __init__(self, files: Iterable[Path] = ()) -> None:
         self._known = self._seen = {file: _state(file) for file in files}
 
-    def take(self, states: dict[Path, _State]) -> None:
+    def take(self, states: FileStates) -> None:
         """From here on compare these files with these states."""
         self._known = self._seen = states
 
-    def states(self, files: Iterable[Path]) -> dict[Path, _State]:
+    def states(self, files: Iterable[Path]) -> FileStates:
         """How files stand now: to be asked before they are read, and taken after."""
         return {file: _state(file) for file in files}
-
-    def changed(self, files: Iterable[Path]) -> bool:
-        """Whether any of these stands otherwise than when it was taken, or was not taken at all."""
-        return any(file not in self._known or self._known[file] != _state(file) for file in files)
 
     def look(self) -> bool:
         """Whether any has changed, and all have stood still since the look before: what is being written is

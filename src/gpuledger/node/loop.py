@@ -30,6 +30,10 @@ _STALE_AFTER = 3.0
 _PATIENCE = 30.0
 
 
+class TickHangs(GpuledgerError):
+    """A tick is under way and does not come back, so that nothing can be changed between two of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refit:
     """What a node works with from its next tick on; None leaves a part as it is."""
@@ -125,9 +129,9 @@ class Node:
 
     @contextmanager
     def between_ticks(self, patience: float = _PATIENCE) -> Iterator[None]:
-        """Inside, no tick runs. Raises GpuledgerError when the running one does not end in time."""
+        """Inside, no tick runs. Raises TickHangs when the running one does not end in time."""
         if not self._ticking.acquire(timeout=patience):
-            raise GpuledgerError(
+            raise TickHangs(
                 f"a reading of {self._source.info.name} has not come back for {patience:g} s: the driver"
                 " hangs (look for Xid errors in dmesg; a hung driver needs a reboot)"
             )

@@ -64,7 +64,7 @@ def verdict(page: Page) -> str:
     """
     health = page.health
     if health.paused:
-        return f"PAUSED: {health.status}"
+        return f"PAUSED{health.status.removeprefix('paused')}"
     if not health.tried:
         return f"NOT READY: {health.status}"
     if page.snapshot is None:

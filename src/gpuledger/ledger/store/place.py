@@ -20,13 +20,21 @@ def state_dir(given: str, environment: Mapping[str, str], system: Path = SYSTEM)
 
     Creates what it answers, mode 0700. Raises OSError when it cannot.
     """
+    *first, last = usual_dirs(given, environment, system)
+    for folder in first:
+        try:
+            return _made(folder)
+        except OSError:
+            continue
+    return _made(last)
+
+
+def usual_dirs(given: str, environment: Mapping[str, str], system: Path = SYSTEM) -> list[Path]:
+    """The directories that may hold the books, the first that can be written does; makes none."""
     if given:
-        return _made(Path(given))
-    try:
-        return _made(system)
-    except OSError:
-        home = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or "/", ".local", "state")
-        return _made(Path(home, "gpuledger"))
+        return [Path(given)]
+    home = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or "/", ".local", "state")
+    return [system, Path(home, "gpuledger")]
 
 
 def _made(folder: Path) -> Path:

@@ -29,19 +29,23 @@ class Doorway:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.socket = _bound(path)
-        found = path.stat()
-        self._mine = (found.st_dev, found.st_ino)
+        self._mine = _identity(path)
 
     def close(self) -> None:
         """Hear nobody any more. Idempotent."""
         self.socket.close()
         try:
-            found = self.path.stat()
-            if (found.st_dev, found.st_ino) == self._mine:
+            if _identity(self.path) == self._mine:
                 self.path.unlink()
         except OSError:
             # Somebody has cleared it away, or its directory.
             pass
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    found = path.lstat()
+    # An inode's number is used again at once.
+    return (found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
 def open_doorway(

@@ -140,12 +140,13 @@ class Node:
         finally:
             self._ticking.release()
 
-    def pause(self, seconds: float, reason: str = "") -> Pause:
+    def pause(self, seconds: float, reason: str = "", patience: float = _PATIENCE) -> Pause:
         """Let the driver go, publish a Page that says so, and read nothing for so long.
 
-        In a pause it only sets a new end and reason. Raises GpuledgerError when the driver cannot be let go.
+        In a pause it only sets a new end and reason. Raises TickHangs, with nothing changed, when the reading
+        that is under way does not come back.
         """
-        with self.between_ticks():
+        with self.between_ticks(patience):
             now = self._clock.elapsed()
             pause = Pause(now + seconds, self._clock.unix() + seconds, reason)
             if self._pause is None:

@@ -187,9 +187,13 @@ WATTS = 100.0
 
 
 class Books:
-    """A Gpu at constant power with one busy resident, posted once a second, to a Ledger in memory."""
+    """A Gpu at constant power with one busy resident, posted once a second, to a Ledger in memory.
 
-    def __init__(self) -> None:
+    Without a `counter` the driver tells its power alone.
+    """
+
+    def __init__(self, *, counter: bool = True) -> None:
+        self.counter = counter
         self.ledger = Ledger(LedgerSettings(zero_hold=0.0))
         self.at = 1_700_000_000.0
         self.joules = 5_000_000
@@ -199,7 +203,9 @@ class Books:
         self.at += seconds
         self.joules += round(seconds * WATTS * 1000)
         sample = UtilizationSample(7, round((self.at - 0.5) * 1e6), 0.5, 0, 0, 0)
-        values: dict[Quantity, float] = {q.ENERGY: self.joules, q.UTILIZATION: 0.5, q.POWER_LIMIT_MAX: 700.0}
+        values: dict[Quantity, float] = {q.POWER: WATTS, q.UTILIZATION: 0.5, q.POWER_LIMIT_MAX: 700.0}
+        if self.counter:
+            values[q.ENERGY] = self.joules
         who = (self.resident,) if pids else ()
         self.ledger.post(snapshot(reading(CARD, *who, values=values, samples=(sample,)), unix=self.at))
 
@@ -235,6 +241,51 @@ def test_the_energy_of_a_pause_is_unobserved_however_long_it_is(
     assert now["unobserved"] - here.get("unobserved", 0) == lost
     gained = {name: now[name] - here.get(name, 0) for name in now}
     assert sum(gained.values()) == books.joules - opened
+
+
+def test_without_a_counter_the_power_of_a_pause_is_not_made_up() -> None:
+    books = Books(counter=False)
+    for _ in range(5):
+        books.post()
+    booked = sum(books.accounts().values())
+    books.ledger.interrupt()
+    books.post(30)
+    assert sum(books.accounts().values()) == booked
+    books.post()
+    assert sum(books.accounts().values()) == booked + round(WATTS * 1000)
+
+
+def test_the_counter_of_a_gpu_goes_on_in_the_same_epoch_after_a_pause() -> None:
+    books = Books()
+    for _ in range(5):
+        books.post()
+    (book,) = books.ledger.energy.books.values()
+    life = book.counter.life
+    books.ledger.interrupt()
+    for _ in range(3):
+        books.post(100)
+    assert (book.counter.life, book.frozen) == (life, False)
+
+
+def test_a_node_that_pauses_tells_its_ledger(node: Paused) -> None:
+    for _ in range(5):
+        node.tick()
+    assert not unobserved(node.pages[-1])
+    node.node.pause(20)
+    for _ in range(25):
+        page = node.tick()
+    # 100 W, for twenty seconds that nobody saw and those until the counter was seen to move.
+    assert 2_000_000 <= unobserved(page) <= 2_500_000
+    assert set(page.ledger.energy.imbalance.values()) <= {0}
+
+
+def unobserved(page: Page) -> int:
+    """Millijoules of the first Gpu that nobody saw."""
+    return sum(
+        row.millijoules
+        for row in page.ledger.energy.owners
+        if row.labels[1] == "unobserved" and row.labels[0] == "GPU-00000000-0000-0000-0000-000000000000"
+    )
 
 
 def test_nobody_is_said_to_have_held_a_device_in_a_pause() -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from books_helpers import assert_books_balance
-from running import Server, serving, wait_until
+from running import Server, gpuledger, serving, wait_until
 
 QUICK = ("--source", "simulator", "--interval", "100ms", "--speed", "20")
 LOOK = "reload: {interval: 50ms}\n"
@@ -39,9 +39,8 @@ def joules(text: str) -> dict[str, float]:
 
 
 def reloads(server: Server, *, success: bool = True) -> Callable[[], bool]:
-    return lambda: (
-        f"gpuledger_config_last_reload_success {int(success)}\n" in server.get("/metrics/native").text
-    )
+    told = f"gpuledger_config_last_reload_success {int(success)}\n"
+    return lambda: told in server.get("/metrics/native").text
 
 
 @contextmanager
@@ -137,15 +136,15 @@ def test_what_needs_a_restart_is_named_and_the_rest_applies(tmp_path: Path) -> N
     file = tmp_path / "c.yaml"
     file.write_text(LOOK)
     with serving("--interval", "100ms", "--config", str(file), env={"GPULEDGER_SOURCE": ""}) as server:
+        # The variable beats the file: state_dir stays what it was.
         file.write_text(f"{LOOK}source: simulator\nstate_dir: {tmp_path}\nmetric_prefix: site\n")
         named = server.wait_line('changed, but only a restart makes it so: (.*)"')
         assert named[1] == "source"
+        server.wait_line("settings read anew: metric_prefix")
         wait_until(lambda: "settings that wait for a restart: source" in server.get("/health").text, "health")
 
 
 def test_a_reload_in_a_pause_is_taken_and_the_pause_goes_on(tmp_path: Path) -> None:
-    from running import gpuledger
-
     file, door = tmp_path / "c.yaml", tmp_path / "control.sock"
     file.write_text(LOOK)
     with serving(*QUICK, "--config", str(file), "--control.socket", str(door)) as server:

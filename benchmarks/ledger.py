@@ -29,7 +29,8 @@ from builders import gpu, process, reading  # noqa: E402  (after the path is set
 from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.ledger import Ledger  # noqa: E402
 from gpuledger.ledger.settings import LedgerSettings  # noqa: E402
-from gpuledger.ledger.store.store import Limits, Store  # noqa: E402
+from gpuledger.ledger.store.prune import Limits  # noqa: E402
+from gpuledger.ledger.store.store import Store  # noqa: E402
 from gpuledger.model import quantities as q  # noqa: E402
 from gpuledger.model.process import UtilizationSample  # noqa: E402
 from gpuledger.model.snapshot import Snapshot, SourceInfo  # noqa: E402
@@ -90,7 +91,7 @@ class Subject:
         self.folder = folder
         self.store: Store | None = None
         if folder is not None:
-            self.store = Store(folder, "books", "boot", SystemClock(), Limits(1e10, 2**40))
+            self.store = Store(folder, "books", "boot", SystemClock(), Limits(1e10, 1e10, 2**40))
         self.ledger = Ledger(LedgerSettings(), self.store)
         self.times: list[float] = []
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from builders import FakeClock, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.store.store import Limits, Store
+from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.store import Store
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu
 from gpuledger.model.process import GpuProcess, UtilizationSample
@@ -104,7 +105,12 @@ def assert_books_balance(file: Path) -> int:
             "SELECT uuid, life, idle + unattributed + unobserved"
             " + coalesce((SELECT sum(millijoules) FROM shares WHERE span = number), 0) FROM spans"
         ).fetchall()
-        for uuid, life, joules in spans + books.execute("SELECT * FROM forgotten").fetchall():
+        hours = books.execute(
+            "SELECT uuid, life, idle + unattributed + unobserved"
+            " + coalesce((SELECT sum(millijoules) FROM hour_shares WHERE number = hours.number), 0)"
+            " FROM hours WHERE life >= 0"
+        ).fetchall()
+        for uuid, life, joules in spans + hours + books.execute("SELECT * FROM forgotten").fetchall():
             booked[uuid, life] += joules
         ours = "SELECT uuid, life, opening, booked FROM "
         epochs = books.execute(ours + "gpus").fetchall() + books.execute(ours + "epochs").fetchall()
@@ -117,7 +123,7 @@ def assert_books_balance(file: Path) -> int:
         shares = books.execute("SELECT session, sum(millijoules) FROM shares GROUP BY session").fetchall()
         sessions = dict(books.execute("SELECT number, measured + apportioned FROM usage").fetchall())
         folded = books.execute("SELECT count(*) FROM spans WHERE method = 'folded'").fetchone()[0]
-        if not folded and not books.execute("SELECT count(*) FROM forgotten").fetchone()[0]:
+        if not folded and not hours and not books.execute("SELECT count(*) FROM forgotten").fetchone()[0]:
             assert {number: joules for number, joules in sessions.items() if joules} == {
                 number: joules for number, joules in shares if joules
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from builders import SOURCE, gpu, process, reading, snapshot
 from gpuledger.dialects.native.dialect import NativeDialect
+from gpuledger.ledger.handed import Handed
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
@@ -21,6 +22,7 @@ from gpuledger.model.page import Page, PauseHealth
 from gpuledger.model.process import UtilizationSample
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.workload import Allocation, Workload
 from gpuledger.node.loop import Node, TickHangs
 from gpuledger.outputs.health import describe
 from nvml.library import NvmlGpu, NvmlProcess
@@ -298,6 +300,35 @@ def test_nobody_is_said_to_have_held_a_device_in_a_pause() -> None:
     assert sum(books.ledger.state.state_seconds.values()) == seconds
     books.post(1)
     assert sum(books.ledger.state.state_seconds.values()) == seconds + 1
+
+
+def test_a_device_in_somebodys_hands_is_not_said_to_be_unused_in_a_pause() -> None:
+    handed, at = Handed(), 1_700_000_000.0
+
+    def post(seconds: float) -> int:
+        nonlocal at
+        at += seconds
+        seen = snapshot(reading(CARD, values={q.UTILIZATION: 0.0}), unix=at)
+        handed.post(replace(seen, allocations=(Allocation(CARD, Workload(kind="pod", pod="train")),)))
+        (one,) = handed.open()
+        return sum(bits.bit_count() for bits in one.unused.unsaved.values())
+
+    post(1)
+    assert post(10) == 10
+    handed.interrupt()
+    assert post(30) == 10
+    assert post(10) == 20
+
+
+def test_a_session_is_not_said_to_have_gone_on_as_it_was_in_a_pause() -> None:
+    books = Books()
+    for _ in range(5):
+        books.post()
+    (session,) = books.ledger.sessions.open()
+    known = session.sm_known
+    books.ledger.interrupt()
+    books.post(30)
+    assert session.sm_known == known > 0
 
 
 def test_who_went_in_a_pause_ended_unseen() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from books_helpers import UNIX, Run, assert_books_balance, assert_tells_everything, rows, told
 from builders import FakeClock, gpu, process, reading
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.store.store import Limits
+from gpuledger.ledger.store.prune import Limits
 from gpuledger.model import quantities as q
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Workload
@@ -79,13 +79,13 @@ def test_a_clock_that_stands_in_another_year_at_the_start_costs_no_history(
     tmp_path: Path, years: int
 ) -> None:
     clock = FakeClock(UNIX)
-    first = Run(tmp_path, clock=clock, limits=Limits(retention=86_400.0))
+    first = Run(tmp_path, clock=clock, limits=Limits(7200.0, 86_400.0))
     for second in range(5):
         first.tick({A: second * 100 * J}, [process(A, 1)])
     first.tick({A: 500 * J})
     first.store.close()
     clock.now_unix += years * 365 * 86_400
-    second_run = Run(tmp_path, clock=clock, limits=Limits(retention=86_400.0))
+    second_run = Run(tmp_path, clock=clock, limits=Limits(7200.0, 86_400.0))
     for second in range(10):
         second_run.tick({A: 500 * J + second * 100 * J}, seconds=60.0)
     clock.now_unix = UNIX + clock.now_elapsed

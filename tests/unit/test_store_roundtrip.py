@@ -18,7 +18,8 @@ from gpuledger.ledger.journal import OWNERS, ROWS, GpuEntry, Journal
 from gpuledger.ledger.kept import Kept
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
-from gpuledger.ledger.store.store import Limits, Store
+from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.store import Store
 from gpuledger.ledger.told import Held
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessType, Start
 from gpuledger.model.text import clean_name

@@ -17,7 +17,8 @@ from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store import schema
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.place import book_name, state_dir
-from gpuledger.ledger.store.store import Limits, Store
+from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.store import Store
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import Collected, SourceInfo
 from gpuledger.model.workload import Workload
@@ -349,13 +350,15 @@ def history(run: Run, hours: int) -> None:
 
 
 def test_history_beyond_the_retention_is_deleted_and_the_books_still_balance(tmp_path: Path) -> None:
-    run = Run(tmp_path, limits=Limits(retention=100 * 3600.0))
+    run = Run(tmp_path, limits=Limits(7200.0, 100 * 3600.0))
     history(run, 300)
-    spans = rows(run.store.file, "SELECT count(*), min(begins) FROM spans")[0]
+    hours = rows(run.store.file, "SELECT count(*), min(hour) * 3600 FROM hours")[0]
+    times = rows(run.store.file, "SELECT count(*), min(hour) * 3600 FROM hour_times")[0]
     sessions = rows(run.store.file, "SELECT count(*), min(ended) FROM usage")[0]
-    for count, oldest in (spans, sessions):
+    for count, oldest in (hours, times, sessions):
         assert 90 <= count <= 450  # type: ignore[operator]  # integers
         assert run.clock.unix() - oldest <= 102 * 3600  # type: ignore[operator]
+    assert rows(run.store.file, "SELECT count(*) FROM spans")[0][0] <= 15  # type: ignore[operator]
     assert rows(run.store.file, "SELECT sum(millijoules) FROM forgotten")[0][0] > 0  # type: ignore[operator]
     assert rows(
         run.store.file, "SELECT count(*) FROM shares WHERE span NOT IN (SELECT number FROM spans)"

@@ -14,7 +14,7 @@ from gpuledger.config.changes import Changes, changes, files_of
 from gpuledger.config.settings import LogSettings
 from gpuledger.config.watch import FileStates, FileWatch
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.ledger.store.store import Limits
+from gpuledger.ledger.store.open import limits_of
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.page import ReloadHealth
 from gpuledger.model.settings import build
@@ -130,8 +130,7 @@ class Reloader:
                 parts.node.refit(self._refit(values, source, maps))
                 parts.ledger.adopt(build(LedgerSettings, values))
                 if parts.store is not None:
-                    kept = build(StoreSettings, values)
-                    parts.store.limit(Limits(kept.retention, kept.max_size))
+                    parts.store.limit(limits_of(build(StoreSettings, values)))
                 parts.source, parts.maps, parts.pages = source or parts.source, maps or before, pages
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
                     routes.become(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import HostSettings
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import ControlSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import HttpSettings
@@ -48,4 +49,4 @@ COLLECT: dict[str, type] = {
 }
 
 # One file serves all commands: what is none of a command's own settings may still stand in it.
-EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values()})
+EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), Prices})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gpuledger.ledger.energy.counter import Counter
+from gpuledger.ledger.handed import Handover
 from gpuledger.ledger.kept import Kept
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
@@ -71,6 +72,7 @@ class Journal:
     epochs: list[EpochEntry] = field(default_factory=list)
     floors: dict[tuple[str, str, bool, int, int], float] = field(default_factory=dict)
     sessions: dict[int, OpenSession] = field(default_factory=dict)
+    handovers: dict[int, Handover] = field(default_factory=dict)
     spans: dict[int, Span] = field(default_factory=dict)
     series: dict[int, SeriesEntry] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
@@ -92,6 +94,13 @@ class Journal:
             for number in ended[: len(self.sessions) - _MOST_SESSIONS * 9 // 10]:
                 del self.sessions[number]
                 self.lost += 1
+
+    def take_handovers(self, handovers: Iterable[Handover]) -> None:
+        """Those that changed."""
+        for one in handovers:
+            if one.changed:
+                one.changed = False
+                self.handovers[one.number] = one
 
     def take_series(self, book: str, labels: Labels, held: Held, process: GpuProcess | None) -> None:
         """A series that was born, renamed or got joules."""
@@ -143,6 +152,10 @@ class Journal:
         """Everything in it is in the store now."""
         for session in self.sessions.values():
             session.stored, session.renamed = True, False
+            session.held.unsaved.clear()
+        for handover in self.handovers.values():
+            handover.stored = True
+            handover.unused.unsaved.clear()
         for span in self.spans.values():
             span.stored = True
         for entry in self.series.values():
@@ -152,7 +165,7 @@ class Journal:
         self.shift = 0.0
         for part in (self.devices, self.gpus, self.epochs, self.floors, self.sessions, self.spans):
             part.clear()
-        for other in (self.series, self.dropped, self.owners, self.left, self.forgotten):
+        for other in (self.series, self.dropped, self.owners, self.left, self.forgotten, self.handovers):
             other.clear()
 
 

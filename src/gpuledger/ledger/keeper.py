@@ -11,6 +11,7 @@ from gpuledger.ledger.accounts import Accounts
 from gpuledger.ledger.energy.counter import Counter as EnergyCounter
 from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
+from gpuledger.ledger.handed import Handed
 from gpuledger.ledger.journal import Books, EpochEntry, GpuEntry, Journal
 from gpuledger.ledger.kept import Kept, KeptGpu
 from gpuledger.ledger.sessions import Sessions
@@ -22,9 +23,12 @@ from gpuledger.model.snapshot import Collected, Snapshot
 class Keeper:
     """Joins the books in memory with those that last. `exported` totals count from a Gpu's `base`."""
 
-    def __init__(self, books: Books, sessions: Sessions, energy: EnergyBook, accounts: Accounts) -> None:
+    def __init__(
+        self, books: Books, sessions: Sessions, handed: Handed, energy: EnergyBook, accounts: Accounts
+    ) -> None:
         self._books = books
         self._sessions = sessions
+        self._handed = handed
         self._energy = energy
         self._accounts = accounts
         self._spans = SpanBook()
@@ -56,6 +60,7 @@ class Keeper:
     def _begin(self, kept: Kept, snapshot: Snapshot) -> None:
         self._waiting = dict(kept.gpus)
         self._sessions.resume(kept.sessions, kept.following_session)
+        self._handed.resume(kept.handovers, kept.following_handover)
         self._spans.resume(kept.following_span)
         self.journal.next_series = kept.following_series
         self.journal.shift = snapshot.elapsed - kept.elapsed
@@ -83,6 +88,7 @@ class Keeper:
         self._take_devices(snapshot)
         sessions = self._sessions
         journal.take_sessions(chain(sessions.open(), sessions.ended, sessions.amended))
+        journal.take_handovers(chain(self._handed.open(), self._handed.ended))
         while posted:
             one = posted[0]
             for span in self._spans.post(one, one.life, sessions.number_of):
@@ -132,6 +138,8 @@ class Keeper:
             session.stored, session.changed, session.renamed = False, True, True
         for held in self.journal.sessions.values():
             held.stored, held.renamed = False, True
+        for handover in chain(self._handed.open(), self.journal.handovers.values()):
+            handover.stored, handover.changed = False, True
         for span in self.journal.spans.values():
             span.stored = False
         self._spans.forget_open()

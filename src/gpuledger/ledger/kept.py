@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.counter import Counter
 from gpuledger.ledger.energy.floor import QuietPower
+from gpuledger.ledger.handed import Handover
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.told import Labels
 from gpuledger.model.process import GpuProcess
@@ -63,18 +64,19 @@ class KeptGpu:
 class Kept:
     """Everything, at source time `elapsed` and wall time `unix` of the last commit.
 
-    `boot_id` is the source's. `following_session`, `following_span` and `following_series` are the first
-    numbers not used yet.
+    `boot_id` is the source's. What begins with `following` are the first numbers not used yet.
     """
 
     gpus: Mapping[str, KeptGpu] = field(default_factory=dict)
     sessions: tuple[OpenSession, ...] = ()
+    handovers: tuple[Handover, ...] = ()
     elapsed: float = 0.0
     unix: float = 0.0
     boot_id: str = ""
     following_session: int = 1
     following_span: int = 1
     following_series: int = 1
+    following_handover: int = 1
 
 
 NOTHING = Kept()

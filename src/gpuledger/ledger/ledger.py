@@ -12,6 +12,7 @@ from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.energy import WANTS, EnergyBook
 from gpuledger.ledger.energy.floor import given_floors
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.handed import Handed
 from gpuledger.ledger.journal import Books
 from gpuledger.ledger.keeper import Keeper
 from gpuledger.ledger.membership import Membership
@@ -41,9 +42,12 @@ class Ledger:
         self._membership = Membership(settings.max_per_device)
         self._states = DeviceStates()
         self._owners = OwnerTimes(settings.retention)
+        self._handed = Handed()
         self._totals: Counter[str] = Counter()
         self._durations = Durations()
-        self._keeper = None if books is None else Keeper(books, self.sessions, self.energy, self._accounts)
+        self._keeper: Keeper | None = None
+        if books is not None:
+            self._keeper = Keeper(books, self.sessions, self._handed, self.energy, self._accounts)
         self._state = LedgerState()
         # What has left the counters and is not in all books yet; the failed are of a posting that broke off.
         self._posted: list[Posted] = []
@@ -68,6 +72,7 @@ class Ledger:
         unobserved, its time nobody's, however short it is.
         """
         self.sessions.interrupt()
+        self._handed.interrupt()
         self.energy.interrupt()
         self._states.interrupt()
         self._owners.interrupt()
@@ -93,6 +98,7 @@ class Ledger:
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
         self.sessions.post(snapshot, posted)
+        self._handed.post(snapshot)
         energy = self._tell_energy(snapshot, posted, untold)
         self._states.post(snapshot)
         states, seconds = self._states.told()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpuledger.ledger.activity import all_hold
 from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.ownership import PATIENCE
-from gpuledger.model.devices import Device, Instance
+from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import AWAITED, Workload
@@ -102,7 +102,7 @@ class OwnerTimes:
 
     def _tenure(self, device: Device, owner: Workload, now: float) -> _Tenure:
         if owner.missing not in AWAITED:
-            tenure = self._known(device, _labels(owner), now)
+            tenure = self._known(device, labels_of(owner), now)
             ids = (device.uuid, (owner.pod_uid, owner.container_id))
             if self._waiting and ids in self._waiting:
                 tenure.take_over(self._waiting.pop(ids))
@@ -147,25 +147,11 @@ def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, s
     tenure.processes = None if reading.processes is None else len(presence.processes)
     if presence.allocated:
         tenure.allocated += since
-    if _holds(reading, presence.processes):
+    if all_hold(presence.processes, reading):
         tenure.held += since
 
 
-def _labels(owner: Workload) -> Labels:
+def labels_of(owner: Workload) -> Labels:
+    """Owner kind, namespace, pod, container, user (empty for a pod) and Slurm job."""
     user = "" if owner.kind == "pod" else owner.user
     return (owner.kind, owner.namespace, owner.pod, owner.container, user, owner.job)
-
-
-def _holds(reading: Reading, processes: list[GpuProcess]) -> bool:
-    """Whether an owner that is there certainly did nothing; where nobody can tell he is not said to hold."""
-    if reading.processes is None or not reading.up:
-        return False
-    everything_told = True
-    for process in processes:
-        usage = process.usage
-        if usage.sm or usage.encoder or usage.decoder or usage.jpeg or usage.ofa:
-            return False
-        everything_told = everything_told and usage.sm is not None
-    # Under MIG the driver tells no shares, but what the Instance did as a whole.
-    whole = ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION
-    return everything_told or reading.get(whole) == 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
+from gpuledger.ledger.activity import holds, is_still
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
+from gpuledger.ledger.seconds import Marked
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import Session
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -21,9 +23,10 @@ class OpenSession:
 
     `high` is the upper bound of what it can have used: everything of its Gpu's intervals in which it was
     resident, less what was measured to others. `sm_seconds` is the integral of its SM share over the
-    `sm_known` seconds in which the share was told. `watched` is false until this run has seen it: then an end
-    is inferred, not seen. `number` is its name in the store; `changed` and `renamed` say what is not stored
-    yet (`renamed`: who it is, too), `stored` whether there is a row at all.
+    `sm_known` seconds in which the share was told; `held` are the seconds in which it certainly did nothing.
+    `watched` is false until this run has seen it: then an end is inferred, not seen. `number` is its name in
+    the store; `changed` and `renamed` say what is not stored yet (`renamed`: who it is, too), `stored`
+    whether there is a row at all.
     """
 
     process: GpuProcess
@@ -43,9 +46,10 @@ class OpenSession:
     changed: bool = True
     renamed: bool = True
     stored: bool = False
+    held: Marked = field(default_factory=Marked)
 
-    def see(self, process: GpuProcess, unix: float, seconds: float) -> None:
-        """The process is there, `seconds` after it was seen last."""
+    def see(self, process: GpuProcess, unix: float, seconds: float, *, still: bool = False) -> None:
+        """The process is there, `seconds` after it was seen last; `still`: its Device did nothing."""
         before, self.process = self.process, process
         self.last_seen = unix
         self.changed = self.watched = True
@@ -58,8 +62,9 @@ class OpenSession:
             self.sm_seconds += share * seconds
             self.sm_known += seconds
             self.sm_most = share if self.sm_most is None else max(self.sm_most, share)
-            if not share and not process.usage.encoder and not process.usage.decoder:
-                self.held_seconds += seconds
+        if seconds and holds(process, still=still):
+            self.held_seconds += seconds
+            self.held.mark(unix - seconds, unix)
 
     def end(self) -> None:
         """It is gone. The exit was seen when the lists before and after it were."""
@@ -183,6 +188,7 @@ class Sessions:
     ) -> None:
         before = self._open.get(reading.device.uuid, {})
         now: dict[ProcessKey, OpenSession] = {}
+        still = is_still(reading)
         for process in processes:
             key = process.key
             session = before.pop(key, None)
@@ -190,7 +196,7 @@ class Sessions:
                 session = self._new(process, unix, unix)
                 session.see(process, unix, 0.0)
             else:
-                session.see(process, unix, seconds)
+                session.see(process, unix, seconds, still=still)
             now[key] = session
         gone |= before
         self._open[reading.device.uuid] = now

@@ -100,6 +100,7 @@ class LedgerSettings:
 
 
 MEMORY_ONLY = "none"
+_DECADE = 3653 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +117,24 @@ class StoreSettings:
         "/var/lib/gpuledger, else $XDG_STATE_HOME/gpuledger; for made-up sources none)",
         metavar="DIR",
     )
-    retention: float = setting(
-        "store.retention",
-        duration("s", lowest=86_400.0),
+    detail: float = setting(
+        "store.detail",
+        duration("s", lowest=7_200.0, highest=_DECADE),
+        7 * 86_400.0,
+        "keep every interval and who shared it for so long; what is older is kept by hour, no total changes",
+        metavar="DURATION",
+    )
+    hours: float = setting(
+        "store.hours",
+        duration("s", lowest=86_400.0, highest=_DECADE),
         400 * 86_400.0,
-        "delete sessions and spans older than this",
+        "delete hours and sessions older than this",
         metavar="DURATION",
     )
     max_size: int = setting(
         "store.max_size",
         _limit,
         2**30,
-        "delete the oldest sessions and spans beyond this size of the books",
+        "fold, then delete, the oldest history beyond this size of the books",
         metavar="SIZE",
     )

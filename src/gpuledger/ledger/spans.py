@@ -55,6 +55,14 @@ class Span:
     stored: bool = False
 
     @property
+    def hour(self) -> int:
+        """The hour (of unix time) in whose books it is: that of its beginning.
+
+        What was noticed after more than an hour is in that of its end: an hour that was reported stays.
+        """
+        return _hour(self.ends if _is_long(self.begins, self.ends) else self.begins)
+
+    @property
     def millijoules(self) -> int:
         """Sum over all accounts."""
         own = self.idle + self.unattributed + self.unobserved
@@ -150,6 +158,8 @@ class SpanBook:
 
 def _continues(span: Span, part: _Part, kind: tuple[int | None, str, tuple[int, ...]]) -> bool:
     same = (span.life, span.method, span.residents) == kind and span.ends == part.begins
+    if _is_long(span.begins, span.ends) or _is_long(part.begins, part.ends):
+        return False
     return same and _hour(span.begins) == _hour(part.begins)
 
 
@@ -157,10 +167,14 @@ def _parts(begins: float, ends: float) -> list[_Part]:
     length = round((ends - begins) * _MICRO)
     hour = (_hour(begins) + 1) * HOUR
     # A wall clock that was set back makes the end the earlier one: then there is nothing to cut either.
-    if hour >= ends or ends - begins > HOUR:
+    if hour >= ends or _is_long(begins, ends):
         return [_Part(begins, ends, 0, max(length, 1), max(length, 1))]
     cut = round((hour - begins) * _MICRO)
     return [_Part(begins, float(hour), 0, cut, length), _Part(float(hour), ends, cut, length, length)]
+
+
+def _is_long(begins: float, ends: float) -> bool:
+    return ends - begins > HOUR
 
 
 def _hour(unix: float) -> int:

@@ -13,6 +13,7 @@ from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.energy.rounding import whole
+from gpuledger.ledger.energy.slices import profile_slices, slices_of
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.process import ProcessKey
 
@@ -36,10 +37,6 @@ IDLE: Target = -2
 UNATTRIBUTED: Target = -1
 
 _NANO = 1_000_000
-
-# Compute slices of a Gpu that can be cut (NVIDIA MIG User Guide, supported profiles).
-_SLICES = 7
-_FEWER_SLICES = (("A30", 4), ("RTX PRO", 4))
 
 
 @dataclass(slots=True)
@@ -224,7 +221,7 @@ def part_sizes(evidence: Evidence) -> dict[Instance, int]:
     """Multiprocessors by Instance; where the driver does not say, the slices of its profile (`3g` is 3)."""
     if _are_counted(evidence):
         return {part: part.sm_count or 0 for part in evidence.instances}
-    return {part: _slices(part.profile) for part in evidence.instances}
+    return {part: profile_slices(part.profile) for part in evidence.instances}
 
 
 def _are_counted(evidence: Evidence) -> bool:
@@ -235,14 +232,7 @@ def _whole(evidence: Evidence) -> int:
     """All that the Gpu has of what `part_sizes` tells, 0 where it does not tell."""
     if _are_counted(evidence):
         return evidence.gpu.sm_count or 0
-    return next((slices for name, slices in _FEWER_SLICES if name in evidence.gpu.name), _SLICES)
-
-
-def _slices(profile: str) -> int:
-    for word in profile.split("."):
-        if word[:-1].isdigit() and word.endswith(("g", "c")):
-            return int(word[:-1])
-    return 1
+    return slices_of(evidence.gpu)
 
 
 # Rest

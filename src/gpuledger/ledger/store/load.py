@@ -10,7 +10,14 @@ from gpuledger.ledger.energy.counter import Counter, Epoch
 from gpuledger.ledger.energy.floor import QuietPower
 from gpuledger.ledger.journal import ROWS
 from gpuledger.ledger.kept import Kept, KeptGpu, KeptOwner, KeptSeries
-from gpuledger.ledger.store.rows import Row, devices_of, process_of, session_of, workload_of
+from gpuledger.ledger.store.rows import (
+    Row,
+    devices_of,
+    handover_of,
+    process_of,
+    session_of,
+    workload_of,
+)
 from gpuledger.model.devices import Device
 
 if TYPE_CHECKING:
@@ -45,15 +52,18 @@ def load(connection: Connection) -> Kept:
     opened = connection.execute(
         "SELECT * FROM sessions JOIN usage USING (number) WHERE ended IS NULL"
     ).fetchall()
+    handed = connection.execute("SELECT * FROM handovers WHERE NOT over").fetchall()
     return Kept(
         gpus,
         tuple(session_of(row, devices) for row in opened),
+        tuple(handover_of(row, devices) for row in handed if row[1] in devices),
         elapsed,
         float(meta.get("unix", 0.0)),
         str(meta.get("source_boot", "")),
         _following(connection, "sessions"),
         _following(connection, "spans"),
         _following(connection, "series"),
+        _following(connection, "handovers"),
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.place import SYSTEM, book_name, state_dir
-from gpuledger.ledger.store.store import Limits, Store
+from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.store import Store
 from gpuledger.model.snapshot import SourceInfo
 from gpuledger.model.source import Clock
 
@@ -37,4 +38,9 @@ def open_store(
         # The Store finds the same and tells it in its health.
         folder = Path(given or system)
         log.warning("no directory for the books: %s: %s; see --state-dir", error.filename, error.strerror)
-    return Store(folder, book_name(source), boot_id, clock, Limits(settings.retention, settings.max_size))
+    return Store(folder, book_name(source), boot_id, clock, limits_of(settings))
+
+
+def limits_of(settings: StoreSettings) -> Limits:
+    """How much history these settings keep."""
+    return Limits(settings.detail, settings.hours, settings.max_size)

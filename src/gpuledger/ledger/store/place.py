@@ -20,21 +20,28 @@ def state_dir(given: str, environment: Mapping[str, str], system: Path = SYSTEM)
 
     Creates what it answers, mode 0700. Raises OSError when it cannot.
     """
-    *first, last = usual_dirs(given, environment, system)
-    for folder in first:
-        try:
-            return _made(folder)
-        except OSError:
-            continue
-    return _made(last)
+    if given:
+        return _made(Path(given))
+    try:
+        return _made(system)
+    except OSError:
+        return _made(_own(environment))
 
 
 def usual_dirs(given: str, environment: Mapping[str, str], system: Path = SYSTEM) -> list[Path]:
-    """The directories that may hold the books, the first that can be written does; makes none."""
-    if given:
-        return [Path(given)]
+    """Every directory that `state_dir` may have answered; nothing is made."""
+    return [Path(given)] if given else [system, _own(environment)]
+
+
+def find_dir(environment: Mapping[str, str], system: Path = SYSTEM) -> Path:
+    """Where `state_dir` put the books of one who named no directory; nothing is made."""
+    own = _own(environment)
+    return own if own.exists() and not os.access(system, os.W_OK | os.X_OK) else system
+
+
+def _own(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_STATE_HOME") or Path(environment.get("HOME") or "/", ".local", "state")
-    return [system, Path(home, "gpuledger")]
+    return Path(home, "gpuledger")
 
 
 def _made(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Old history is deleted in small steps, so that no tick waits for it; what it held still balances."""
+"""Old history is folded, then deleted, in small steps: no tick waits for it, and the books still balance."""
 
 from __future__ import annotations
 
@@ -6,52 +6,63 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from gpuledger.ledger.seconds import HOUR
+from gpuledger.ledger.store.fold import fold_spans, fold_times
+
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _STEP = 200
 # Spans are an hour long at most and final after it: what is younger may still be written to.
-_YOUNG = 2 * 3600.0
+_YOUNG = 2
 _DAY = 86_400
 _QUIET_DAYS = 7
 
-_FORGET = """
+_OLD_HOURS = "SELECT number FROM hours WHERE hour < ? ORDER BY hour LIMIT ?"
+_FORGET_HOURS = f"""
 INSERT INTO forgotten
 SELECT uuid, life, sum(idle + unattributed + unobserved
-    + coalesce((SELECT sum(millijoules) FROM shares WHERE span = spans.number), 0))
-FROM spans WHERE life IS NOT NULL AND number IN (SELECT number FROM spans WHERE begins < ?
-    ORDER BY begins, number LIMIT ?)
+    + coalesce((SELECT sum(millijoules) FROM hour_shares WHERE number = hours.number), 0))
+FROM hours WHERE life >= 0 AND number IN ({_OLD_HOURS})
 GROUP BY uuid, life
 ON CONFLICT (uuid, life) DO UPDATE SET millijoules = millijoules + excluded.millijoules
 """
-_OLD_SPANS = "SELECT number FROM spans WHERE begins < ? ORDER BY begins, number LIMIT ?"
 _OLD_SESSIONS = """
 SELECT number FROM usage WHERE ended IS NOT NULL AND ended < ? ORDER BY ended, number LIMIT ?
 """
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How much history is kept. Seconds, infinite for ever: `detail` of spans and of who did what when within
+    an hour, `hours` of hours and sessions. `max_size` is bytes.
+    """
+
+    detail: float = 7 * 86_400.0
+    hours: float = 400 * 86_400.0
+    max_size: int = 2**30
+
+
+@dataclass(frozen=True, slots=True)
 class Pruned:
-    """What one step did. `more` asks for another step soon; `for_size` tells why it was done."""
+    """What one step did. `more` asks for another step soon; `for_size` tells why something was deleted."""
 
     deleted: int = 0
     more: bool = False
     for_size: bool = False
 
 
-def prune(connection: Connection, unix: float, retention: float, most: int) -> Pruned:
-    """One step, in a transaction of its own. `retention` is seconds (infinite: nothing goes for its age),
-    `most` bytes. Raises sqlite3.Error.
-    """
-    before = unix - retention
+def prune(connection: Connection, unix: float, limits: Limits) -> Pruned:
+    """One step, in a transaction of its own. Raises sqlite3.Error."""
     # The books' own bytes: pages that were freed are used again before the file grows.
-    for_size = used_bytes(connection) > most
-    if for_size:
-        before = max(before, unix - _YOUNG)
+    for_size = used_bytes(connection) > limits.max_size
     connection.execute("BEGIN IMMEDIATE")
     try:
-        deleted = _delete(connection, before)
-        if isfinite(retention):
+        folded = _fold(connection, unix, limits.detail)
+        deleted = _delete(connection, unix - limits.hours)
+        if for_size and not folded and not deleted:
+            deleted = _delete_oldest(connection, unix)
+        if isfinite(limits.hours):
             oldest = int(unix // _DAY) - _QUIET_DAYS
             connection.execute("DELETE FROM floors WHERE day < ?", (oldest,))
         connection.execute("COMMIT")
@@ -59,9 +70,10 @@ def prune(connection: Connection, unix: float, retention: float, most: int) -> P
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    if deleted:
+    if deleted or folded:
         connection.execute(f"PRAGMA incremental_vacuum({_STEP})").fetchall()
-    return Pruned(deleted, more=deleted >= _STEP or (for_size and deleted > 0), for_size=for_size)
+    more = folded or deleted >= _STEP or (for_size and deleted > 0)
+    return Pruned(deleted, more=more, for_size=for_size and deleted > 0)
 
 
 def used_bytes(connection: Connection) -> int:
@@ -73,11 +85,43 @@ def used_bytes(connection: Connection) -> int:
     return int((count - free) * size)
 
 
+def _fold(connection: Connection, unix: float, detail: float) -> bool:
+    """Whether there was something to fold, so that there may be more."""
+    if not isfinite(detail):
+        return False
+    before = int((unix - detail) // HOUR)
+    return fold_spans(connection, before, _STEP) > 0 or fold_times(connection, before)
+
+
 def _delete(connection: Connection, before: float) -> int:
+    """History that ended before this time, at most a step of each kind; answers how many rows of it."""
+    if not isfinite(before):
+        return 0
+    hour = int(before // HOUR)
+    return _delete_hours(connection, hour) + _delete_sessions(connection, before)
+
+
+def _delete_hours(connection: Connection, before: int) -> int:
     which = (before, _STEP)
-    connection.execute(_FORGET, which)
-    connection.execute(f"DELETE FROM shares WHERE span IN ({_OLD_SPANS})", which)
-    spans = connection.execute(f"DELETE FROM spans WHERE number IN ({_OLD_SPANS})", which).rowcount
+    connection.execute(_FORGET_HOURS, which)
+    connection.execute(f"DELETE FROM hour_shares WHERE number IN ({_OLD_HOURS})", which)
+    deleted = connection.execute(f"DELETE FROM hours WHERE number IN ({_OLD_HOURS})", which).rowcount
+    (oldest,) = connection.execute("SELECT min(hour) FROM hours").fetchone()
+    gone = (before if oldest is None else min(oldest, before),)
+    deleted += connection.execute("DELETE FROM hour_times WHERE hour < ?", gone).rowcount
+    connection.execute("DELETE FROM parties WHERE last_hour < ?", gone)
+    return int(deleted)
+
+
+def _delete_sessions(connection: Connection, before: float) -> int:
+    which = (before, _STEP)
     connection.execute(f"DELETE FROM sessions WHERE number IN ({_OLD_SESSIONS})", which)
-    sessions = connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount
-    return int(spans + sessions)
+    return int(connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount)
+
+
+def _delete_oldest(connection: Connection, unix: float) -> int:
+    """A step for size: what is not folded yet is folded first, then the oldest hours and sessions go."""
+    young = int(unix // HOUR) - _YOUNG
+    if fold_spans(connection, young, _STEP) or fold_times(connection, young):
+        return 1
+    return _delete_hours(connection, young) + _delete_sessions(connection, young * HOUR)

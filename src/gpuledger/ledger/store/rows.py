@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from gpuledger.ledger.handed import Handover
 from gpuledger.ledger.journal import GpuEntry, SeriesEntry
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
@@ -16,6 +17,8 @@ from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessTy
 from gpuledger.model.workload import UNKNOWN, Workload
 
 Row = tuple[Any, ...]
+# Of `sessions`; those of `usage` but its number follow where both are asked for.
+SESSION_COLUMNS = 34
 
 
 def device_row(device: Device) -> Row:
@@ -97,6 +100,9 @@ def session_row(one: OpenSession) -> Row:
         owner.found_by,
         owner.missing,
         one.first_seen,
+        _text(owner.labels),
+        owner.controller_kind,
+        owner.controller,
     )
 
 
@@ -139,13 +145,13 @@ def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
     command, executable, comm, types, uid, login, gone = row[10:17]
     device = devices.get(uuid) or _lost_device(uuid, gpu, index, instance)
-    first, last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[30:]
+    last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[SESSION_COLUMNS:]
     host = HostFacts(Start(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
-    # The columns stand in the order of Workload's fields.
-    process = GpuProcess(device, pid, host, _name(command), _types(types), workload=Workload(*row[17:30]))
+    owner = owner_of(row)
+    process = GpuProcess(device, pid, host, _name(command), _types(types), workload=owner)
     return OpenSession(
         process,
-        first,
+        row[30],
         last,
         peak,
         sm_seconds,
@@ -161,6 +167,28 @@ def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
         renamed=False,
         stored=True,
     )
+
+
+def owner_of(row: Row) -> Workload:
+    """The owner out of a row of `sessions`, whose columns stand in the order of Workload's fields."""
+    return Workload(*(*row[17:30], labels_of(row[31]), *row[32:34]))
+
+
+def labels_of(text: str) -> tuple[tuple[str, str], ...]:
+    """Pod labels out of a column."""
+    return () if text == "[]" else tuple((name, value) for name, value in json.loads(text))
+
+
+def handover_row(one: Handover) -> Row:
+    """A row of `handovers`."""
+    return (one.number, one.device.uuid, _text(_words(one.owner)), one.begins, one.ends, one.over)
+
+
+def handover_of(row: Row, devices: Mapping[str, Device]) -> Handover:
+    """One in force out of its row; raises KeyError when its Device is not known."""
+    number, uuid, owner, begins, ends, _ = row
+    workload = workload_of(owner) or UNKNOWN
+    return Handover(devices[uuid], workload, begins, ends, number, changed=False, stored=True)
 
 
 def _lost_device(uuid: str, gpu: str, index: int, instance: str) -> Device:
@@ -194,6 +222,7 @@ def span_row(span: Span) -> Row:
         span.unobserved,
         span.floors.empty,
         span.floors.resident,
+        span.hour,
     )
 
 
@@ -268,20 +297,28 @@ def process_text(process: GpuProcess) -> str:
 _OWNER = tuple(item.name for item in fields(Workload))
 
 
-def _words(owner: Workload) -> dict[str, str]:
+def _workload(words: dict[str, Any]) -> Workload:
+    if not words:
+        return UNKNOWN
+    if "labels" in words:
+        words["labels"] = tuple((name, value) for name, value in words["labels"])
+    return Workload(**words)
+
+
+def _words(owner: Workload) -> dict[str, object]:
     return {name: word for name in _OWNER if (word := getattr(owner, name)) != getattr(UNKNOWN, name)}
 
 
 def workload_of(text: str | None) -> Workload | None:
     """The owner of a row of `owners`, None where it was not known."""
-    return None if text is None else Workload(**json.loads(text))
+    return None if text is None else _workload(json.loads(text))
 
 
 def process_of(text: str, devices: Mapping[str, Device]) -> GpuProcess:
     """What `process_text` made a text of; raises KeyError when its Device is not known."""
     told = json.loads(text)
     boot, ticks, unix, seen = told["start"]
-    workload = Workload(**told["workload"]) if told["workload"] else UNKNOWN
+    workload = _workload(told["workload"])
     host = HostFacts(
         Start(boot, ticks, unix, seen), told["executable"], told["comm"], told["uid"], told["user"]
     )

@@ -106,7 +106,59 @@ CREATE TABLE floors (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER)
+_REPORTS = """
+-- labels is a JSON list of [name, value].
+ALTER TABLE sessions ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE sessions ADD COLUMN controller_kind TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN controller TEXT NOT NULL DEFAULT '';
+CREATE INDEX usage_open ON usage (number) WHERE ended IS NULL;
+-- Minutes (unix) in which a session certainly did nothing: bit n is second n.
+CREATE TABLE held (
+    minute INTEGER NOT NULL, session INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, session)
+) WITHOUT ROWID;
+
+-- A Device in one owner's hands, and the seconds in which none of his processes was on it. owner is JSON.
+CREATE TABLE handovers (
+    number INTEGER PRIMARY KEY, device TEXT NOT NULL, owner TEXT NOT NULL, begins REAL NOT NULL,
+    ends REAL NOT NULL, over INTEGER NOT NULL
+);
+CREATE INDEX handovers_ends ON handovers (ends);
+CREATE TABLE unused (
+    minute INTEGER NOT NULL, handover INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, handover)
+) WITHOUT ROWID;
+
+-- The hour (unix) in whose books a span is: that of its beginning. What was noticed after more than an hour
+-- is in that of its end, so that an hour that was reported does not change.
+ALTER TABLE spans ADD COLUMN hour INTEGER NOT NULL DEFAULT 0;
+UPDATE spans SET hour = CAST(CASE WHEN ends - begins > 3600 THEN ends ELSE begins END / 3600 AS INTEGER);
+DROP INDEX spans_begins;
+CREATE INDEX spans_hour ON spans (hour);
+
+-- Spans and sessions older than store.detail, by hour and party. A party is what a report can tell apart: a
+-- Device, an owner and a command, as JSON.
+CREATE TABLE parties (number INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, last_hour INTEGER NOT NULL);
+CREATE INDEX parties_last_hour ON parties (last_hour);
+-- The spans of an hour with the same residents (sorted numbers of parties) and method; life is -1 for
+-- integrated power.
+CREATE TABLE hours (
+    number INTEGER PRIMARY KEY, hour INTEGER NOT NULL, uuid TEXT NOT NULL, life INTEGER NOT NULL,
+    method TEXT NOT NULL, residents TEXT NOT NULL, microseconds INTEGER NOT NULL, idle INTEGER NOT NULL,
+    unattributed INTEGER NOT NULL, unobserved INTEGER NOT NULL,
+    UNIQUE (hour, uuid, life, method, residents)
+);
+CREATE TABLE hour_shares (
+    number INTEGER NOT NULL, party INTEGER NOT NULL, millijoules INTEGER NOT NULL,
+    PRIMARY KEY (number, party)
+) WITHOUT ROWID;
+-- Seconds of an hour (see ledger/seconds) in which a party was resident, was there and did nothing, and had
+-- the Device in its hands; sessions that ran in it, and those of them that had begun in it.
+CREATE TABLE hour_times (
+    hour INTEGER NOT NULL, party INTEGER NOT NULL, resident BLOB, held BLOB, allocated BLOB,
+    running INTEGER NOT NULL, begun INTEGER NOT NULL, PRIMARY KEY (hour, party)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS)
 
 
 class Foreign(Exception):

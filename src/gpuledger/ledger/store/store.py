@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from threading import Lock as Mutex
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpuledger.ledger.journal import Journal
 from gpuledger.ledger.kept import NOTHING, Kept
 from gpuledger.ledger.store.place import Lock, set_aside
-from gpuledger.ledger.store.prune import prune
+from gpuledger.ledger.store.prune import Limits, prune
 from gpuledger.ledger.store.schema import Foreign, TooNew, prepare
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import Collected
@@ -34,14 +34,6 @@ _PRUNE_EVERY = 60.0
 _CACHE_KIB = 1024
 # How long a commit waits for another program's lock: the tick waits with it.
 _BUSY_MS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much history is kept: seconds and bytes."""
-
-    retention: float = 400 * 86_400.0
-    max_size: int = 2**30
 
 
 class Store:
@@ -279,15 +271,17 @@ class Store:
             self._wall = (unix - now, now)
         if now < self._prune_at:
             return
-        retention = self._limits.retention if now - self._wall[1] >= _CLOCK_TRUSTED else inf
+        limits = self._limits
+        if now - self._wall[1] < _CLOCK_TRUSTED:
+            limits = replace(limits, detail=inf, hours=inf)
         try:
-            pruned = prune(connection, unix, retention, self._limits.max_size)
+            pruned = prune(connection, unix, limits)
         except Error as error:
             self._fail(error, now)
             return
         if pruned.for_size:
             log.warning(
-                "%s is larger than store.max_size: deleted %d of its oldest sessions and spans",
+                "%s is larger than store.max_size: folded or deleted %d of its oldest rows",
                 self.file,
                 pruned.deleted,
             )

@@ -20,6 +20,10 @@ _LENGTHEN = """
 UPDATE spans SET ends = ?, idle = ?, unattributed = ?, unobserved = ?, empty_floor = ?, resident_floor = ?
     WHERE number = ?
 """
+# A run that began within the minute adds to what the one before had of it.
+_HOLD = """
+INSERT INTO {0} VALUES (?, ?, ?) ON CONFLICT (minute, {1}) DO UPDATE SET bits = bits | excluded.bits
+"""
 _ADD_SHARE = "UPDATE shares SET millijoules = ?, resident = ?, work = ? WHERE span = ? AND session = ?"
 
 
@@ -41,6 +45,8 @@ def write(connection: Connection, journal: Journal) -> None:
     if journal.forgotten:
         many(_insert("forgotten", 3), [(*key, joules) for key, joules in journal.forgotten.items()])
     _write_sessions(connection, journal)
+    if journal.handovers:
+        _write_handovers(connection, journal)
     _write_spans(connection, journal)
     _write_told(connection, journal)
 
@@ -70,7 +76,7 @@ def _write_epochs(connection: Connection, journal: Journal) -> None:
 def _write_spans(connection: Connection, journal: Journal) -> None:
     new = [span for span in journal.spans.values() if not span.stored]
     if new:
-        connection.executemany(_insert("spans", 11), map(rows.span_row, new))
+        connection.executemany(_insert("spans", 12), map(rows.span_row, new))
         connection.executemany(_insert("shares", 5), chain.from_iterable(map(rows.new_shares, new)))
     known = [span for span in journal.spans.values() if span.stored]
     connection.executemany(_LENGTHEN, map(rows.longer_span, known))
@@ -81,13 +87,40 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
     sessions = journal.sessions.values()
     new = [rows.session_row(one) for one in sessions if one.renamed or not one.stored]
     if new:
-        connection.executemany(_insert("sessions", 31), new)
+        connection.executemany(_insert("sessions", rows.SESSION_COLUMNS), new)
     # Most are open and known: for them the index of ended ones need not be looked at.
     going_on = [rows.going_on_row(one) for one in sessions if one.stored and one.ended is None]
     connection.executemany(_GO_ON, going_on)
     others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
     if others:
         connection.executemany(_insert("usage", 12), others)
+    _write_held(connection, journal)
+
+
+def _write_held(connection: Connection, journal: Journal) -> None:
+    minutes = [
+        (minute, number, bits)
+        for number, one in journal.sessions.items()
+        for minute, bits in one.held.unsaved.items()
+    ]
+    if minutes:
+        connection.executemany(_HOLD.format("held", "session"), minutes)
+
+
+def _write_handovers(connection: Connection, journal: Journal) -> None:
+    handovers = journal.handovers
+    new = [rows.handover_row(one) for one in handovers.values() if one.over or not one.stored]
+    if new:
+        connection.executemany(_insert("handovers", 6), new)
+    known = [(one.ends, number) for number, one in handovers.items() if one.stored and not one.over]
+    connection.executemany("UPDATE handovers SET ends = ? WHERE number = ?", known)
+    minutes = [
+        (minute, number, bits)
+        for number, one in handovers.items()
+        for minute, bits in one.unused.unsaved.items()
+    ]
+    if minutes:
+        connection.executemany(_HOLD.format("unused", "handover"), minutes)
 
 
 def _write_told(connection: Connection, journal: Journal) -> None:

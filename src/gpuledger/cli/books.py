@@ -1,0 +1,46 @@
+"""Which file of books a command reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import environ
+from pathlib import Path
+from typing import Any
+
+from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.place import SYSTEM, find_dir
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.settings import build
+
+# Of what was measured; books of made-up sources are named after them.
+_MEASURED = "gpuledger.db"
+
+
+def open_history(values: Mapping[str, Any]) -> History:
+    """The books of `--state-dir`, or the file that it names.
+
+    Raises GpuledgerError when there are none, or several of which none was measured.
+    """
+    given = build(StoreSettings, values).state_dir
+    if given == MEMORY_ONLY:
+        raise UsageError("--state-dir none: books that are kept in memory end with `gpuledger serve`")
+    place = Path(given) if given else find_dir(environ, SYSTEM)
+    return History(_file(place))
+
+
+def _file(place: Path) -> Path:
+    if place.is_file():
+        return place
+    if (place / _MEASURED).exists():
+        return place / _MEASURED
+    made_up = sorted(place.glob("*.db"))
+    if len(made_up) > 1:
+        names = ", ".join(file.name for file in made_up)
+        raise GpuledgerError(f"{place} has several books ({names}): name one, as in --state-dir {made_up[0]}")
+    return made_up[0] if made_up else place / _MEASURED
+
+
+def is_made_up(history: History) -> bool:
+    """Whether they are of a simulator or of a recording."""
+    return history.file.name != _MEASURED

@@ -1,0 +1,186 @@
+"""`gpuledger report`: who used the GPUs, for how long, and what it cost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from os import environ
+from typing import Any
+
+from gpuledger.cli.books import is_made_up, open_history
+from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.main import no_words
+from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.report_table import table
+from gpuledger.config.assemble import assemble
+from gpuledger.config.node import EVERYTHING
+from gpuledger.ledger.energy.slices import share_of
+from gpuledger.ledger.report.focus import as_focus
+from gpuledger.ledger.report.grouping import GROUPINGS, grouping
+from gpuledger.ledger.report.report import Period, Report, report
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.shapes import as_csv, as_json
+from gpuledger.ledger.report.tally import Tally
+from gpuledger.ledger.settings import StoreSettings
+from gpuledger.ledger.store.history import History
+from gpuledger.model.settings import build, choice, integer, setting, text
+
+_ABOUT = """\
+Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps.
+
+Rows sum to the GPUs' own energy counters: idle, unattributed and unobserved energy have rows of their own.
+Times are exact at full hours: --since is rounded down to one, --until up.
+"""
+_EXAMPLES = """\
+the last week:
+  gpuledger report                                   by owner: pods, jobs, containers, users
+  gpuledger report --by namespace --since month      this month's bill of each team
+  gpuledger report --by label:team --since 30d       by a pod label (see kubernetes.labels)
+
+for a spreadsheet, a program, a FinOps tool:
+  gpuledger report --since 2026-11-01 --until 2026-12-01 --format csv > november.csv
+  gpuledger report --format json | jq .total
+  gpuledger report --price.kwh 0.32 --price.currency EUR --format focus
+
+without a GPU:
+  gpuledger serve --source simulator --state-dir /tmp/books &
+  gpuledger report --state-dir /tmp/books
+
+who disputes a row asks `gpuledger explain`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettings:
+    """Which report, and in which shape."""
+
+    by: str = setting(
+        "report.by",
+        text,
+        "owner",
+        f"a row for each: {', '.join(GROUPINGS)} or label:NAME",
+        flags=("--by",),
+        metavar="WORD",
+    )
+    since: str = setting(
+        "report.since",
+        text,
+        "7d",
+        "from when: a time ago (36h, 7d), a date, a date and time, today, yesterday, month",
+        flags=("--since",),
+        metavar="WHEN",
+    )
+    until: str = setting("report.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
+    top: int = setting(
+        "report.top",
+        integer(0, 1_000_000),
+        20,
+        "the table shows so many rows, the rest as one; 0 shows all",
+        flags=("--top",),
+        metavar="N",
+    )
+    format: str = setting(
+        "report.format",
+        choice("table", "csv", "json", "focus"),
+        "table",
+        "table, csv, json, or focus (CSV of the FinOps Open Cost and Usage Specification)",
+        flags=("--format",),
+        metavar="FORM",
+    )
+
+
+GROUPS: dict[str, type] = {
+    "the report": ReportSettings,
+    "prices": Prices,
+    "the books": StoreSettings,
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the report."""
+    made = parser("report", _ABOUT, _EXAMPLES, GROUPS)
+    given = parse(made, GROUPS.values(), arguments, environ)
+    no_words("report", given.words)
+    values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
+    settings = build(ReportSettings, values)
+    found = from_books(settings, values)
+    sys.stdout.write(written(found, settings))
+    return 0
+
+
+def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
+    """The report out of this machine's books. Raises GpuledgerError."""
+    begins, ends = period(settings.since, settings.until, time.time())
+    history = open_history(values)
+    try:
+        if is_made_up(history):
+            sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
+        with Progress() as progress:
+            return read(history, settings.by, build(Prices, values), (begins, ends), progress.show)
+    finally:
+        history.close()
+
+
+def read(
+    history: History,
+    by: str,
+    prices: Prices,
+    between: tuple[int, int],
+    progress: Callable[[str, float], None] | None = None,
+) -> Report:
+    """The report of these unix seconds, at full hours. What lies before the first hour is not looked for."""
+    by_whom = grouping(by, history.devices)
+    shares = {uuid: share_of(device) for uuid, device in history.devices.items()}
+    tally = Tally(by_whom, lambda uuid: shares.get(uuid, Fraction(1)))
+    since, until = (unix // HOUR for unix in between)
+    last = int(history.last // HOUR) + 1
+    first = history.first_hour
+    begin = last if first is None else first
+    hours = (max(since, begin), min(until, last))
+    for energy in history.energy(*hours, progress):
+        tally.add_energy(energy)
+    for times in history.times(*hours, tally.settle, progress):
+        tally.add_times(times)
+    tally.settle()
+    return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
+
+
+def written(found: Report, settings: ReportSettings) -> str:
+    """The report in the shape that was asked for."""
+    if settings.format == "csv":
+        return as_csv(found)
+    if settings.format == "json":
+        return json.dumps(as_json(found), indent=2) + "\n"
+    if settings.format == "focus":
+        return as_focus(found, socket.gethostname())
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return table(found, settings.top, plain=encoding != "utf8")
+
+
+class Progress:
+    """How far long work has come, on a terminal's stderr; nothing where it is soon done or nobody looks."""
+
+    def __init__(self, after: float = 1.0) -> None:
+        self._due = time.monotonic() + after
+        self._shown = False
+        self._looking = sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def show(self, what: str, done: float) -> None:
+        """`done` of it, from 0 to 1."""
+        if self._looking and time.monotonic() >= self._due:
+            self._due = time.monotonic() + 0.2
+            self._shown = True
+            sys.stderr.write(f"\rreading {what}: {done:4.0%} ")
+            sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\033[K")

@@ -1,0 +1,95 @@
+"""Allocations over time: which Device was handed to whom from when to when, and when he had nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpuledger.ledger.activity import all_hold
+from gpuledger.ledger.energy.counter import LONGEST
+from gpuledger.ledger.owners import Labels, labels_of
+from gpuledger.ledger.seconds import Marked
+from gpuledger.model.devices import Device
+from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.workload import Workload
+
+_Key = tuple[str, Labels]
+
+
+@dataclass(slots=True)
+class Handover:
+    """A Device in one owner's hands; times are unix seconds.
+
+    `unused` are the seconds in which none of his processes was on it. `over` once it was taken back; the
+    rest belongs to the store, as in `OpenSession`.
+    """
+
+    device: Device
+    owner: Workload
+    begins: float
+    ends: float
+    number: int = 0
+    over: bool = False
+    changed: bool = True
+    stored: bool = False
+    unused: Marked = field(default_factory=Marked)
+
+    @property
+    def key(self) -> _Key:
+        """Of what two ticks must agree for it to go on."""
+        return (self.device.uuid, labels_of(self.owner))
+
+
+class Handed:
+    """Handovers that are in force, and those that ended with the last tick. Used by the tick thread alone."""
+
+    def __init__(self) -> None:
+        self._open: dict[_Key, Handover] = {}
+        self._elapsed: float | None = None
+        self._next = 1
+        self.ended: list[Handover] = []
+
+    def resume(self, kept: Iterable[Handover], following: int) -> None:
+        """Go on from what an earlier run left in force; new ones are numbered from `following`."""
+        self._open = {one.key: one for one in kept}
+        self._next = following
+
+    def open(self) -> Iterable[Handover]:
+        """Those in force."""
+        return self._open.values()
+
+    def interrupt(self) -> None:
+        """Nobody looks until the next tick: until then no Device is said to be unused."""
+        self._elapsed = None
+
+    def post(self, snapshot: Snapshot) -> None:
+        """Take in one tick, its processes named."""
+        since = 0.0 if self._elapsed is None else snapshot.elapsed - self._elapsed
+        self._elapsed = snapshot.elapsed
+        begins = snapshot.unix - (since if 0 < since <= LONGEST else 0.0)
+        readings = {reading.device.uuid: reading for reading in snapshot.readings}
+        before, self._open = self._open, {}
+        for allocation in snapshot.allocations:
+            key = (allocation.device.uuid, labels_of(allocation.workload))
+            if key in self._open:
+                continue
+            one = before.pop(key, None)
+            if one is None:
+                one = Handover(allocation.device, allocation.workload, snapshot.unix, snapshot.unix)
+                one.number, self._next = self._next, self._next + 1
+            else:
+                one.ends = snapshot.unix
+                if not _is_used(readings.get(key[0]), key[1]):
+                    one.unused.mark(begins, snapshot.unix)
+            one.changed = True
+            self._open[key] = one
+        self.ended = list(before.values())
+        for one in self.ended:
+            one.over = one.changed = True
+
+
+def _is_used(reading: Reading | None, owner: Labels) -> bool:
+    """Whether some process of the owner is there, or nobody can tell."""
+    if reading is None or not all_hold((), reading):
+        return True
+    return any(labels_of(process.workload) == owner for process in reading.processes or ())

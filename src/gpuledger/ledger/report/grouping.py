@@ -1,0 +1,86 @@
+"""By what a report adds up: the columns that name a row, and how a party is put into one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpuledger.ledger.report.party import Party
+from gpuledger.model.devices import Device
+from gpuledger.model.errors import UsageError, unknown
+from gpuledger.model.workload import Workload
+
+Key = tuple[str, ...]
+LABEL = "label:"
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """`columns` name the parts of a key; a key of empty texts holds what the grouping has no word for."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: Callable[[Party], Key]
+
+
+def grouping(by: str, devices: Mapping[str, Device]) -> Grouping:
+    """The grouping of this name: one of GROUPINGS, or `label:NAME` for a pod label.
+
+    Raises UsageError for another one, with the nearest name.
+    """
+    if by.startswith(LABEL):
+        name = by.removeprefix(LABEL)
+        if not name:
+            raise UsageError("--by label: wants the pod label's name, as in --by label:team")
+        return Grouping(by, (name,), lambda party: (dict(party.owner.labels).get(name, ""),))
+    if by == "gpu":
+        return Grouping(by, ("uuid", "gpu", "model"), lambda party: gpu_key(party.device, devices))
+    if by not in _BY_OWNER and by != "command":
+        raise unknown("--by", by, (*GROUPINGS, "label:NAME"))
+    if by == "command":
+        return Grouping(by, ("command",), lambda party: (party.command,))
+    columns, of_owner = _BY_OWNER[by]
+    return Grouping(by, columns, lambda party: of_owner(party.owner))
+
+
+def gpu_key(uuid: str, devices: Mapping[str, Device]) -> Key:
+    """Uuid, index and model of the Gpu that a Device is or is part of."""
+    device = devices.get(uuid)
+    if device is None:
+        return (uuid, "", "")
+    gpu = device.gpu
+    return (gpu.uuid, str(gpu.index), gpu.name)
+
+
+def _name(owner: Workload) -> Key:
+    """The deepest name that there is, and what kind it is of."""
+    names = {
+        "pod": owner.pod or owner.pod_uid,
+        "container": owner.container or owner.container_id,
+        "slurm": owner.job,
+        "job": owner.job,
+        "unit": owner.unit,
+        "user": owner.user,
+    }
+    return (owner.kind, owner.namespace, names.get(owner.kind, ""))
+
+
+def _job(owner: Workload) -> Key:
+    """A batch system's job, or the Kubernetes Job that made the pod."""
+    made = owner.controller if owner.controller_kind == "Job" else ""
+    return (owner.namespace if made else "", owner.job or made)
+
+
+_BY_OWNER: dict[str, tuple[tuple[str, ...], Callable[[Workload], Key]]] = {
+    "owner": (("kind", "namespace", "owner"), _name),
+    "namespace": (("namespace",), lambda owner: (owner.namespace,)),
+    "pod": (("namespace", "pod"), lambda owner: (owner.namespace, owner.pod)),
+    "container": (
+        ("namespace", "pod", "container"),
+        lambda owner: (owner.namespace, owner.pod, owner.container),
+    ),
+    # The users of a pod's containers are no names of this machine.
+    "user": (("user",), lambda owner: ("" if owner.kind == "pod" else owner.user,)),
+    "job": (("namespace", "job"), _job),
+}
+GROUPINGS = (*_BY_OWNER, "gpu", "command")

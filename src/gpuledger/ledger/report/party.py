@@ -1,0 +1,48 @@
+"""Parties: what a report can tell apart. A Device, an owner on it, and a command of his."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+
+from gpuledger.model.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Whose a Session or a handover was, without which one it was. Unknown text is empty.
+
+    `owner` is without what differs from one start of the same thing to the next (ids of pod and container,
+    step) and without how it was found.
+    """
+
+    device: str
+    owner: Workload
+    command: str = ""
+
+
+def party_of(device: str, owner: Workload, command: str = "") -> Party:
+    """The party of a Session (its Device's uuid, owner and command) or, without command, of a handover."""
+    lasting = replace(owner, pod_uid="", container_id="", step="", found_by="", missing="")
+    return Party(device, lasting, command)
+
+
+_WORDS = tuple(item.name for item in fields(Workload) if item.name != "labels")
+
+
+def party_text(party: Party) -> str:
+    """Equal parties have equal texts."""
+    owner = party.owner
+    words: dict[str, object] = {name: word for name in _WORDS if (word := getattr(owner, name))}
+    if owner.labels:
+        words["labels"] = owner.labels
+    told = [party.device, party.command, words]
+    return json.dumps(told, separators=(",", ":"), sort_keys=True)
+
+
+def party_from(text: str) -> Party:
+    """What `party_text` made a text of."""
+    device, command, words = json.loads(text)
+    if "labels" in words:
+        words["labels"] = tuple((name, value) for name, value in words["labels"])
+    return Party(device, Workload(**words), command)

@@ -1,0 +1,108 @@
+"""A report as CSV and JSON: for spreadsheets and programs, with every digit."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from gpuledger.ledger.report.columns import Column, columns, rounded
+from gpuledger.ledger.report.report import Line, Report
+
+JSON_VERSION = 1
+
+
+def as_csv(report: Report) -> str:
+    """A header, a row per line, the Gpus' own accounts last: the columns sum to what the Gpus used.
+
+    `millijoules` is exact; the other numbers have the digits of `columns`.
+    """
+    lines = (*report.lines, *report.own)
+    told = columns(report.prices)
+    numbers = [rounded(lines, column, column.digits) for column in told]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow((*report.grouping.columns, "account", *(column.name for column in told), "millijoules"))
+    for place, line in enumerate(lines):
+        cells = ["" if values[place] is None else _plain(values[place]) for values in numbers]
+        writer.writerow((*_key(line, report), line.account, *cells, line.millijoules))
+    return out.getvalue()
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Plain values, times in ISO 8601 and UTC. Numbers are JSON numbers; millijoules are exact."""
+    told = columns(report.prices)
+    prices = report.prices
+    return {
+        "version": JSON_VERSION,
+        "by": report.grouping.name,
+        "since": iso(report.period.since),
+        "until": iso(report.period.until),
+        "books_from": iso(report.period.first),
+        "books_until": iso(report.period.last),
+        "settings": {
+            "price.kwh": _number(prices.kwh),
+            "price.gpu_hour": _number(prices.gpu_hour),
+            "price.currency": prices.currency or None,
+            "pue": _number(prices.pue),
+            "co2.g_per_kwh": _number(prices.co2),
+        },
+        "rows": _rows(report.lines, told, report),
+        "own": _rows(report.own, told, report),
+        "total": _row(report.total, told, [_exact(report.total, column) for column in told]),
+        "gpus": [
+            {
+                "uuid": gpu.uuid,
+                "gpu": gpu.index,
+                "model": gpu.model,
+                "millijoules": gpu.millijoules,
+                "observed_hours": round(float(gpu.observed / 3600), 6),
+            }
+            for gpu in report.gpus
+        ],
+        "occupied_gpu_hours": round(float(report.occupied / 3600), 6),
+    }
+
+
+def iso(unix: float) -> str:
+    """A moment as `2026-11-28T08:00:00Z`."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _rows(lines: Sequence[Line], told: Sequence[Column], report: Report) -> list[dict[str, Any]]:
+    numbers = [rounded(lines, column, column.digits) for column in told]
+    rows = []
+    for place, line in enumerate(lines):
+        names = dict(zip(report.grouping.columns, _key(line, report), strict=True))
+        own = {"account": line.account}
+        rows.append({**names, **own, **_row(line, told, [values[place] for values in numbers])})
+    return rows
+
+
+def _row(line: Line, told: Sequence[Column], numbers: Sequence[Decimal | None]) -> dict[str, Any]:
+    values = {column.name: _number(number) for column, number in zip(told, numbers, strict=True)}
+    exact = {"millijoules": line.millijoules, "high_millijoules": line.high}
+    return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}
+
+
+def _exact(line: Line, column: Column) -> Decimal | None:
+    return rounded([line], column, column.digits)[0]
+
+
+def _key(line: Line, report: Report) -> tuple[str, ...]:
+    """The cells that name a row; the Gpus' own accounts have no name but their account."""
+    width = len(report.grouping.columns)
+    return line.key if line.account == "process" else ("",) * width
+
+
+def _plain(number: Decimal | None) -> str:
+    return "" if number is None else format(number, "f")
+
+
+def _number(number: Decimal | None) -> int | float | None:
+    if number is None:
+        return None
+    return int(number) if number == number.to_integral_value() else float(number)

@@ -1,0 +1,222 @@
+"""What the books hold about one owner or process: for `explain`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, With
+from gpuledger.ledger.report.party import Party, party_from
+from gpuledger.ledger.seconds import HOUR
+from gpuledger.ledger.store.fold import session_party
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.rows import SESSION_COLUMNS
+from gpuledger.model.devices import Instance
+from gpuledger.model.errors import GpuledgerError
+
+# What is booked after a Session has ended belongs to an interval of this length at most.
+_LATE = 60.0
+_SPANS = """
+SELECT spans.number, uuid, method, begins, ends, idle, unattributed, session, millijoules
+    FROM spans JOIN shares ON span = number WHERE hour >= ? AND hour < ? ORDER BY hour, number
+"""
+_HOURS = """
+SELECT hours.number, uuid, method, hour, idle, unattributed, party, millijoules
+    FROM hours JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ?
+    ORDER BY hour, uuid, life, method, residents
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Who is asked for. `kind` is pod, pid or job; `namespace` is empty where any will do."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace + '/' if self.namespace else ''}{self.name}"
+
+    def takes(self, party: Party) -> bool:
+        """Whether a party is of it; a process id tells none."""
+        owner = party.owner
+        if self.kind == "pod":
+            return owner.pod == self.name and self.namespace in ("", owner.namespace)
+        made = owner.controller if owner.controller_kind == "Job" else ""
+        return (
+            self.kind == "job" and self.name in (owner.job, made) and self.namespace in ("", owner.namespace)
+        )
+
+    @property
+    def condition(self) -> tuple[str, tuple[object, ...]]:
+        """As SQL over `sessions`, and its values."""
+        within = " AND namespace = ?" if self.namespace else ""
+        values = (self.namespace,) if self.namespace else ()
+        if self.kind == "pid":
+            return "pid = ?", (int(self.name),)
+        if self.kind == "pod":
+            return "pod = ?" + within, (self.name, *values)
+        either = "(job = ? OR controller_kind = 'Job' AND controller = ?)"
+        return either + within, (self.name, self.name, *values)
+
+
+def wanted(word: str) -> Sequence[Wanted]:
+    """What the word may mean, in the order in which it is looked for: `pod:`, `pid:` and `job:` say it."""
+    kind, colon, rest = word.partition(":")
+    if not colon or kind not in ("pod", "pid", "job"):
+        kinds = ("pid", "job", "pod") if word.isdigit() else ("pod", "job")
+        return [one for kind in kinds for one in wanted(f"{kind}:{word}")]
+    if kind == "pid":
+        return [Wanted("pid", rest)] if rest.isdigit() else []
+    namespace, _, name = rest.rpartition("/")
+    return [Wanted(kind, name, namespace)]
+
+
+def explain(history: History, word: str, since: int, until: int) -> Explanation:
+    """All that is known between two unix hours of who is named.
+
+    Raises GpuledgerError when nobody of the name is in the books, or several kinds are.
+    """
+    found = [(one, _sessions(history, one), _parties(history, one)) for one in wanted(word)]
+    found = [one for one in found if one[1] or one[2]]
+    if not found:
+        raise GpuledgerError(
+            f"nobody called '{word}' is in {history.file}: a pod, a process id or a job is wanted; "
+            "`gpuledger report --by pod` lists them"
+        )
+    if len(found) > 1:
+        forms = " or ".join(f"{who.kind}:{word}" for who, _, _ in found)
+        raise GpuledgerError(f"'{word}' is several things in the books: say {forms}")
+    ((who, sessions, parties),) = found
+    reader = _Reader(history, {row[0] for row in sessions}, parties)
+    hours = (max(since, history.first_hour or since), min(until, int(history.last // HOUR) + 1))
+    intervals = [*reader.folded(*hours), *reader.detailed(*hours)]
+    lines = [_line(row, reader) for row in sessions if _overlaps(row, since * HOUR, until * HOUR)]
+    lost = 0
+    if who.kind == "pid" and since <= (history.first_hour or since):
+        booked = sum(line.measured + line.apportioned for line in lines)
+        lost = booked - sum(one.millijoules for one in intervals) if until * HOUR > history.last else 0
+    return Explanation(str(who), intervals, lines, lost)
+
+
+def _sessions(history: History, who: Wanted) -> list[Sequence[Any]]:
+    condition, values = who.condition
+    query = f"SELECT * FROM sessions JOIN usage USING (number) WHERE {condition} ORDER BY first_seen"
+    return history.connection.execute(query, values).fetchall()
+
+
+def _parties(history: History, who: Wanted) -> dict[int, Party]:
+    if who.kind == "pid":
+        return {}
+    # The name stands in the text as JSON writes it; what else has it is sorted out below.
+    rows = history.connection.execute("SELECT number, who FROM parties WHERE instr(who, ?)", (who.name,))
+    every = {number: party_from(text) for number, text in rows}
+    return {number: party for number, party in every.items() if who.takes(party)}
+
+
+def _overlaps(row: Sequence[Any], since: float, until: float) -> bool:
+    last_seen = row[SESSION_COLUMNS]
+    return bool(row[30] < until and last_seen + _LATE >= since)
+
+
+class _Reader:
+    """Intervals that some of these sessions or parties had a share of."""
+
+    def __init__(self, history: History, sessions: set[int], parties: dict[int, Party]) -> None:
+        self._history = history
+        self._sessions = sessions
+        self._parties = parties
+
+    def gpu(self, uuid: str) -> str:
+        device = self._history.devices.get(uuid)
+        return uuid if device is None else f"{device.gpu.index} {device.gpu.uuid}"
+
+    def instance(self, uuid: str) -> str:
+        device = self._history.devices.get(uuid)
+        return device.name if isinstance(device, Instance) else ""
+
+    def detailed(self, since: int, until: int) -> Iterator[Interval]:
+        found = self._history.connection.execute(_SPANS, (since, until))
+        for span, rows in groupby(found, key=lambda row: row[:7]):
+            shares = [(row[7], row[8]) for row in rows]
+            if any(session in self._sessions for session, _ in shares):
+                _, uuid, method, begins, ends, idle, unattributed = span
+                mine = [
+                    (self._history.session(number), number in self._sessions, told) for number, told in shares
+                ]
+                yield self._interval(uuid, method, begins, ends, idle, unattributed, mine)
+
+    def folded(self, since: int, until: int) -> Iterator[Interval]:
+        found = self._history.connection.execute(_HOURS, (since, until))
+        for folded, rows in groupby(found, key=lambda row: row[:6]):
+            shares = [(row[6], row[7]) for row in rows]
+            if any(party in self._parties for party, _ in shares):
+                _, uuid, method, hour, idle, unattributed = folded
+                mine = [
+                    (self._history.party(number), number in self._parties, told) for number, told in shares
+                ]
+                begins = float(hour * HOUR)
+                one = self._interval(
+                    uuid, method, begins, begins + HOUR, idle, unattributed, mine, exact=False
+                )
+                yield one
+
+    def _interval(
+        self,
+        uuid: str,
+        method: str,
+        begins: float,
+        ends: float,
+        idle: int,
+        unattributed: int,
+        shares: Iterable[tuple[Party, bool, int]],
+        *,
+        exact: bool = True,
+    ) -> Interval:
+        own, everything = 0, idle + unattributed
+        others: dict[str, int] = defaultdict(int)
+        instances = set()
+        for party, is_own, millijoules in shares:
+            everything += millijoules
+            if is_own:
+                own += millijoules
+                instances.add(self.instance(party.device))
+            else:
+                others[party_name(party)] += millijoules
+        named = tuple(With(*other) for other in sorted(others.items()))
+        instance = ", ".join(sorted(instances - {""}))
+        return Interval(
+            begins, ends, self.gpu(uuid), instance, method, own, everything, idle, unattributed, named, exact
+        )
+
+
+def party_name(party: Party) -> str:
+    """Short, for people: the owner, else the command."""
+    owner = party.owner
+    if owner.pod:
+        return f"{owner.namespace}/{owner.pod}"
+    name = owner.job or owner.container or owner.unit or owner.user
+    return f"{owner.kind} {name}" if name else party.command or "unknown"
+
+
+def _line(row: Sequence[Any], reader: _Reader) -> SessionLine:
+    party = session_party(row)
+    last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high = row[SESSION_COLUMNS:]
+    return SessionLine(
+        row[5],
+        party.command,
+        reader.gpu(party.device),
+        reader.instance(party.device),
+        row[30],
+        last,
+        ended is not None,
+        bool(exit_seen),
+        held,
+        measured,
+        apportioned,
+        high,
+    )

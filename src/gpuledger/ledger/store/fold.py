@@ -1,0 +1,203 @@
+"""Old spans and sessions become hours, in small steps. No total of any report changes by it.
+
+What is kept of an hour is what a report can tell apart: energy by the set of parties who were resident
+together (bounds need to know who was with whom), and the seconds in which each was there and did nothing.
+What goes is which process it was, and when within the hour.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuledger.ledger.report.party import Party, party_of, party_text
+from gpuledger.ledger.seconds import HOUR, MINUTE, pack, seconds_within
+from gpuledger.ledger.store.rows import Row, owner_of, workload_of
+from gpuledger.model.workload import UNKNOWN
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+# Where the folding of times has come to: the first unix hour that is still told by sessions.
+TIMES_FROM = "times_from"
+INTEGRATED_LIFE = -1
+
+_OLD_SPANS = """
+SELECT number, hour, uuid, life, method, begins, ends, idle, unattributed, unobserved FROM spans
+    WHERE hour < ? ORDER BY hour LIMIT ?
+"""
+_ADD_HOUR = """
+INSERT INTO hours (hour, uuid, life, method, residents, microseconds, idle, unattributed, unobserved)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (hour, uuid, life, method, residents) DO UPDATE SET
+    microseconds = microseconds + excluded.microseconds, idle = idle + excluded.idle,
+    unattributed = unattributed + excluded.unattributed, unobserved = unobserved + excluded.unobserved
+    RETURNING number
+"""
+_ADD_SHARE = """
+INSERT INTO hour_shares VALUES (?, ?, ?)
+    ON CONFLICT (number, party) DO UPDATE SET millijoules = millijoules + excluded.millijoules
+"""
+_NAME = """
+INSERT INTO parties (who, last_hour) VALUES (?, ?)
+    ON CONFLICT (who) DO UPDATE SET last_hour = max(last_hour, excluded.last_hour) RETURNING number
+"""
+# Sessions of an hour: those that ended in it or later, and those that go on; one that was seen but once has
+# no length, and is counted where it was seen.
+SESSIONS_OF = """
+SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended >= ? AND first_seen < ?
+UNION ALL
+SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended IS NULL AND first_seen < ?
+    AND last_seen >= ?
+"""
+
+
+def fold_spans(connection: Connection, before: int, most: int) -> int:
+    """Fold the oldest spans of hours before this one (unix hour), at most so many; answers how many.
+
+    Within a transaction of the caller's. Raises sqlite3.Error.
+    """
+    parties = Parties(connection)
+    spans = connection.execute(_OLD_SPANS, (before, most)).fetchall()
+    for number, hour, uuid, life, method, begins, ends, *own in spans:
+        shares: dict[int, int] = defaultdict(int)
+        query = "SELECT session, millijoules FROM shares WHERE span = ?"
+        for session, millijoules in connection.execute(query, (number,)).fetchall():
+            shares[parties.of_session(session, hour)] += millijoules
+        residents = ",".join(map(str, sorted(shares)))
+        kind = (hour, uuid, INTEGRATED_LIFE if life is None else life, method, residents)
+        ((folded,),) = connection.execute(_ADD_HOUR, (*kind, microseconds(begins, ends), *own)).fetchall()
+        rows = [(folded, party, millijoules) for party, millijoules in shares.items()]
+        connection.executemany(_ADD_SHARE, rows)
+        connection.execute("DELETE FROM shares WHERE span = ?", (number,))
+        connection.execute("DELETE FROM spans WHERE number = ?", (number,))
+    return len(spans)
+
+
+def fold_times(connection: Connection, before: int) -> bool:
+    """Fold the times of the oldest hour that is before this one (unix hour); False when there is none.
+
+    Within a transaction of the caller's. Raises sqlite3.Error.
+    """
+    hour = times_from(connection)
+    if hour is None:
+        return False
+    if hour >= before:
+        # Looked for but once: without it, all sessions are read for it.
+        connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIMES_FROM, hour))
+        return False
+    parties = Parties(connection)
+    times: dict[int, _Times] = defaultdict(_Times)
+    _take_sessions(connection, hour, parties, times)
+    _take_handovers(connection, hour, parties, times)
+    rows = [(hour, party, *one.row) for party, one in times.items()]
+    connection.executemany("REPLACE INTO hour_times VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    minutes = ((hour + 1) * HOUR // MINUTE,)
+    connection.execute("DELETE FROM held WHERE minute < ?", minutes)
+    connection.execute("DELETE FROM unused WHERE minute < ?", minutes)
+    connection.execute("DELETE FROM handovers WHERE over AND ends < ?", ((hour + 1) * HOUR,))
+    connection.execute("REPLACE INTO meta VALUES (?, ?)", (TIMES_FROM, hour + 1))
+    return True
+
+
+def microseconds(begins: float, ends: float) -> int:
+    """Length of a span: whole, so that sums of them are exact. A clock that was set back made none."""
+    return max(round((ends - begins) * 1_000_000), 0)
+
+
+def times_from(connection: Connection) -> int | None:
+    """The first unix hour whose times are not folded; None while nothing was ever there."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (TIMES_FROM,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    begun = connection.execute(
+        "SELECT min(first) FROM (SELECT min(first_seen) AS first FROM sessions"
+        " UNION ALL SELECT min(begins) FROM handovers)"
+    ).fetchone()
+    return None if begun[0] is None else int(begun[0] // HOUR)
+
+
+@dataclass(slots=True)
+class _Times:
+    """What an hour has of one party."""
+
+    resident: int = 0
+    held: int = 0
+    busy: int = 0
+    allocated: int = 0
+    running: int = 0
+    begun: int = 0
+
+    @property
+    def row(self) -> Row:
+        held = self.held & ~self.busy
+        return pack(self.resident), pack(held), pack(self.allocated), self.running, self.begun
+
+
+def _take_sessions(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
+    since, until = hour * HOUR, (hour + 1) * HOUR
+    held = _minutes(connection, "held", "session", since)
+    for *row, last_seen in connection.execute(SESSIONS_OF, (since, until, until, since)).fetchall():
+        one = times[parties.number(session_party(row), hour)]
+        first_seen = row[30]
+        if first_seen < since and last_seen <= since:
+            continue
+        bits = seconds_within(first_seen, last_seen, since, HOUR)
+        idle = held.get(row[0], 0)
+        one.resident |= bits
+        one.held |= idle
+        one.busy |= bits & ~idle
+        one.running += 1
+        one.begun += first_seen >= since
+
+
+def _take_handovers(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
+    since, until = hour * HOUR, (hour + 1) * HOUR
+    unused = _minutes(connection, "unused", "handover", since)
+    query = "SELECT * FROM handovers WHERE ends >= ? AND begins < ?"
+    for number, device, owner, begins, ends, _ in connection.execute(query, (since, until)).fetchall():
+        one = times[parties.number(party_of(device, workload_of(owner) or UNKNOWN), hour)]
+        one.allocated |= seconds_within(begins, ends, since, HOUR)
+        one.held |= unused.get(number, 0)
+
+
+def _minutes(connection: Connection, table: str, whose: str, since: int) -> dict[int, int]:
+    """Seconds of the hour that begins at `since`, by number of session or handover."""
+    first = since // MINUTE
+    found: dict[int, int] = defaultdict(int)
+    query = f"SELECT minute, {whose}, bits FROM {table} WHERE minute >= ? AND minute < ?"
+    for minute, number, bits in connection.execute(query, (first, first + HOUR // MINUTE)):
+        found[number] |= bits << (minute - first) * MINUTE
+    return found
+
+
+def session_party(row: Sequence[Any]) -> Party:
+    """The party of a row of `sessions`."""
+    return party_of(row[1], owner_of(tuple(row)), row[10])
+
+
+class Parties:
+    """Numbers of parties in the table, which is added to."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._numbers: dict[tuple[Party, int], int] = {}
+        self._sessions: dict[int, Party] = {}
+
+    def number(self, party: Party, hour: int) -> int:
+        """Its number, new or known, in this hour."""
+        number = self._numbers.get((party, hour))
+        if number is None:
+            ((number,),) = self._connection.execute(_NAME, (party_text(party), hour)).fetchall()
+            self._numbers[party, hour] = number
+        return number
+
+    def of_session(self, session: int, hour: int) -> int:
+        """The number of a session's party; of a session that was lost, of nobody who is known."""
+        party = self._sessions.get(session)
+        if party is None:
+            row = self._connection.execute("SELECT * FROM sessions WHERE number = ?", (session,)).fetchone()
+            party = self._sessions[session] = session_party(row) if row else party_of("", UNKNOWN)
+        return self.number(party, hour)

@@ -1,0 +1,205 @@
+"""The books as a report reads them: beside the program that writes them, and hour by hour."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuledger.ledger.report.party import Party, party_from, party_of
+from gpuledger.ledger.report.tally import Energy, Times
+from gpuledger.ledger.seconds import HOUR, MINUTE, seconds_within, unpack
+from gpuledger.ledger.store.fold import SESSIONS_OF, microseconds, session_party, times_from
+from gpuledger.ledger.store.rows import devices_of, workload_of
+from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
+from gpuledger.model.devices import Device
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.workload import UNKNOWN
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_CACHED = 20_000
+# Times are gathered for so many hours at once.
+_CHUNK = 24
+_BUSY_SECONDS = 5.0
+
+_SPANS = """
+SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, session, millijoules
+    FROM spans LEFT JOIN shares ON span = number WHERE hour >= ? AND hour < ? ORDER BY hour, number
+"""
+# In the order of the index that it reads.
+_HOURS = """
+SELECT hours.number, uuid, method, microseconds, idle, unattributed, unobserved, party, millijoules
+    FROM hours LEFT JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ?
+    ORDER BY hour, uuid, life, method, residents
+"""
+_TIMES = "SELECT * FROM hour_times WHERE hour >= ? AND hour < ? ORDER BY hour"
+
+Progress = Callable[[str, float], None]
+
+
+class History:
+    """One reading of a file of books: what is written meanwhile is not seen. Close it after use."""
+
+    def __init__(self, file: Path) -> None:
+        """Raises GpuledgerError for a file that is not there, cannot be read or is of another version."""
+        self.file = file
+        self.connection = _open(file)
+        self.devices: Mapping[str, Device] = devices_of(
+            self.connection.execute("SELECT * FROM devices").fetchall()
+        )
+        meta = dict(self.connection.execute("SELECT key, value FROM meta"))
+        self.last = float(meta.get("unix", 0.0))
+        self._times_from = times_from(self.connection)
+        self.party = lru_cache(_CACHED)(self._read_party)
+        self.session = lru_cache(_CACHED)(self._read_session)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.connection.close()
+
+    @property
+    def first_hour(self) -> int | None:
+        """The first unix hour that something is known of."""
+        hours = self.connection.execute(
+            "SELECT min(hour) FROM (SELECT min(hour) AS hour FROM spans UNION ALL SELECT min(hour) FROM hours"
+            " UNION ALL SELECT min(hour) FROM hour_times)"
+        ).fetchone()[0]
+        known = [hour for hour in (hours, self._times_from) if hour is not None]
+        return min(known, default=None)
+
+    def energy(self, since: int, until: int, progress: Progress | None = None) -> Iterator[Energy]:
+        """What was booked in the hours from `since` to before `until` (unix hours)."""
+        for hour in range(since, until, _CHUNK):
+            last = min(hour + _CHUNK, until)
+            yield from self._folded_energy(hour, last)
+            yield from self._detailed_energy(hour, last)
+            if progress is not None:
+                progress("energy", (last - since) / (until - since))
+
+    def _detailed_energy(self, since: int, until: int) -> Iterator[Energy]:
+        found = self.connection.execute(_SPANS, (since, until))
+        for span, rows in groupby(found, key=lambda row: row[:8]):
+            _, uuid, method, begins, ends, idle, unattributed, unobserved = span
+            shares = [(self.session(row[8]), row[9]) for row in rows if row[8] is not None]
+            length = microseconds(begins, ends)
+            yield Energy(uuid, method, length, idle, unattributed, unobserved, shares)
+
+    def _folded_energy(self, since: int, until: int) -> Iterator[Energy]:
+        found = self.connection.execute(_HOURS, (since, until))
+        for folded, rows in groupby(found, key=lambda row: row[:7]):
+            _, uuid, method, length, idle, unattributed, unobserved = folded
+            shares = [(self.party(row[7]), row[8]) for row in rows if row[7] is not None]
+            yield Energy(uuid, method, length, idle, unattributed, unobserved, shares)
+
+    def times(
+        self, since: int, until: int, settle: Callable[[], None], progress: Progress | None = None
+    ) -> Iterator[Times]:
+        """Who was there in these hours (unix hours). `settle` is called when all of some hours were told."""
+        detail = until if self._times_from is None else min(max(self._times_from, since), until)
+        yield from self._folded_times(since, detail, settle)
+        for hour in range(detail, until, _CHUNK):
+            last = min(hour + _CHUNK, until)
+            # A session that began in an earlier part of the range was counted there.
+            yield from self._detailed_times(hour, last, carried=hour == since)
+            settle()
+            if progress is not None:
+                progress("time", (last - since) / (until - since))
+
+    def _folded_times(self, since: int, until: int, settle: Callable[[], None]) -> Iterator[Times]:
+        first = True
+        found = self.connection.execute(_TIMES, (since, until))
+        for _, rows in groupby(found, key=lambda row: row[0]):
+            for hour, party, *packed, running, begun in rows:
+                resident, held, allocated = map(unpack, packed)
+                sessions = running if first else begun
+                whose = self.party(party)
+                yield Times(hour, whose, resident, held, resident & ~held, allocated, sessions)
+            first = False
+            settle()
+
+    def _detailed_times(self, since: int, until: int, *, carried: bool) -> Iterator[Times]:
+        begins, ends = since * HOUR, until * HOUR
+        held = self._minutes("held", "session", since, until)
+        for *row, last_seen in self.connection.execute(SESSIONS_OF, (begins, ends, ends, begins)):
+            first_seen = row[30]
+            if first_seen < begins and last_seen <= begins:
+                continue
+            whose = session_party(row)
+            new = carried or first_seen >= begins
+            for hour, bits in _hours(first_seen, last_seen, since, until):
+                idle = held.get((hour, row[0]), 0)
+                yield Times(hour, whose, bits, idle, bits & ~idle, 0, int(new))
+                new = False
+            if new:
+                yield Times(since, whose, 0, 0, 0, 0, 1)
+        unused = self._minutes("unused", "handover", since, until)
+        query = "SELECT number, device, owner, begins, ends FROM handovers WHERE ends >= ? AND begins < ?"
+        for number, device, owner, begun, ended in self.connection.execute(query, (begins, ends)):
+            whose = party_of(device, workload_of(owner) or UNKNOWN)
+            for hour, bits in _hours(begun, ended, since, until):
+                yield Times(hour, whose, 0, unused.get((hour, number), 0), 0, bits, 0)
+
+    def _minutes(self, table: str, whose: str, since: int, until: int) -> Mapping[tuple[int, int], int]:
+        per_hour = HOUR // MINUTE
+        found: dict[tuple[int, int], int] = defaultdict(int)
+        query = f"SELECT minute, {whose}, bits FROM {table} WHERE minute >= ? AND minute < ?"
+        for minute, number, bits in self.connection.execute(query, (since * per_hour, until * per_hour)):
+            hour, place = divmod(minute, per_hour)
+            found[hour, number] |= bits << place * MINUTE
+        return found
+
+    def _read_party(self, number: int) -> Party:
+        row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
+        return party_from(row[0]) if row else party_of("", UNKNOWN)
+
+    def _read_session(self, number: int) -> Party:
+        row = self.connection.execute("SELECT * FROM sessions WHERE number = ?", (number,)).fetchone()
+        return session_party(row) if row else party_of("", UNKNOWN)
+
+
+def _hours(begins: float, ends: float, since: int, until: int) -> Iterator[tuple[int, int]]:
+    """The seconds from `begins` to before `ends`, by hour of the range; hours without any are left out."""
+    for hour in range(max(int(begins // HOUR), since), min(int(ends // HOUR) + 1, until)):
+        bits = seconds_within(begins, ends, hour * HOUR, HOUR)
+        if bits:
+            yield hour, bits
+
+
+def _open(file: Path) -> Connection:
+    import sqlite3
+
+    if not file.exists():
+        raise GpuledgerError(
+            f"there are no books at {file}: name their directory with --state-dir, or let `gpuledger serve` "
+            "keep some first"
+        )
+    try:
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        try:
+            # What is read from here on is of one moment.
+            connection.execute("BEGIN")
+            (identity,) = connection.execute("PRAGMA application_id").fetchone()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        remedy = "run this as the user who writes them" if "unable to open" in str(error) else "is it whole?"
+        raise GpuledgerError(f"the books in {file} cannot be read: {error}; {remedy}") from None
+    if identity != APPLICATION_ID:
+        connection.close()
+        raise GpuledgerError(f"{file} is not a file of gpuledger's books")
+    if version != len(MIGRATIONS):
+        connection.close()
+        older = "start `gpuledger serve` of this version once, and it is brought up to date"
+        newer = "report with the gpuledger that wrote it"
+        raise GpuledgerError(
+            f"{file} was written by another version of gpuledger (schema {version}, this one has "
+            f"{len(MIGRATIONS)}): {older if version < len(MIGRATIONS) else newer}"
+        )
+    return connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -264,6 +264,20 @@ def test_a_socket_that_cannot_be_asked_says_why(
     monkeypatch.setattr(ask, "_exchange", refuse)
     with pytest.raises(GpuledgerError, match=line):
         ask_at([tmp_path / NAME], {"do": "resume"})
+
+
+def test_a_place_that_is_forbidden_does_not_hide_the_one_that_hears(
+    monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    exchange = ask._exchange
+
+    def sometimes(place: Path, request: Mapping[str, object], patience: float) -> bytes:
+        if place != told.path:
+            raise PermissionError(13, "Permission denied")
+        return exchange(place, request, patience)
+
+    monkeypatch.setattr(ask, "_exchange", sometimes)
+    assert ask_at([Path("/run/others.sock"), told.path], {"do": "resume"}) == "there was no pause"
 
 
 def test_another_program_on_the_socket_is_not_taken_for_gpuledger(

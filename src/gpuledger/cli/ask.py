@@ -39,7 +39,7 @@ def ask(values: Mapping[str, Any], request: Mapping[str, object]) -> str:
 
 def ask_at(places: Iterable[Path], request: Mapping[str, object], patience: float = _PATIENCE) -> str:
     """As `ask`, of the first of these sockets on which somebody hears."""
-    places = list(places)
+    places, forbidden = list(places), []
     for place in places:
         try:
             return _told(_exchange(place, request, patience), place)
@@ -49,11 +49,13 @@ def ask_at(places: Iterable[Path], request: Mapping[str, object], patience: floa
             ) from None
         except OSError as error:
             if error.errno in _FORBIDDEN:
-                raise GpuledgerError(
-                    f"no permission for {place}: run this as root, or as the user that gpuledger runs as"
-                ) from None
-            if error.errno not in _NOBODY:
+                forbidden.append(place)
+            elif error.errno not in _NOBODY:
                 raise GpuledgerError(f"cannot reach {place}: {error.strerror or error}") from None
+    if forbidden:
+        raise GpuledgerError(
+            f"no permission for {forbidden[0]}: run this as root, or as the user that gpuledger runs as"
+        )
     raise GpuledgerError(
         f"no gpuledger runs here: nobody hears on {' or '.join(map(str, places))}; run this where `gpuledger"
         " serve` runs (on that node, in its container: kubectl exec POD -- gpuledger ..., as its user), with"

@@ -134,7 +134,7 @@ class Reloader:
                 parts.source, parts.maps, parts.pages = source or parts.source, maps or before, pages
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
                     routes.become(now)
-        except GpuledgerError:
+        except BaseException:
             if maps is not None:
                 maps.stop()
             raise

@@ -32,6 +32,13 @@ def config_map(folder: Path, text: str, generation: int) -> Path:
     return link
 
 
+def put(file: Path, text: str) -> None:
+    """Replace the file in one step, as editors do: what is cut off and written anew has a moment of nothing."""
+    aside = file.with_suffix(".new")
+    aside.write_text(text)
+    aside.replace(file)
+
+
 def joules(text: str) -> dict[str, float]:
     """The energy counters of a page, without what its dialect's names begin with."""
     found = re.findall(r"^\w+_energy_joules(?:_total)?(\{.*\}) (\S+)$", text, re.MULTILINE)
@@ -92,10 +99,10 @@ def test_a_config_map_that_is_swapped_takes_effect_without_a_gap_and_the_books_g
 
 def test_sighup_reads_at_once_what_nobody_looks_after(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text("reload: {interval: 0}\n")
+    put(file, "reload: {interval: 0}\n")
     with serving(*QUICK, "--config", str(file)) as server:
         server.wait_ticks(1)
-        file.write_text("metric_prefix: site\n")
+        put(file, "metric_prefix: site\n")
         server.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "site_energy_joules" in server.get().text, "the settings to be taken")
         server.wait_line("settings read anew: metric_prefix, reload.interval")
@@ -114,10 +121,10 @@ def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended
     tmp_path: Path, bad: str
 ) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text(LOOK + "metric_prefix: site\n")
+    put(file, LOOK + "metric_prefix: site\n")
     with serving(*QUICK, "--config", str(file)) as server:
         server.wait_ticks(1)
-        file.write_text(LOOK + bad)
+        put(file, LOOK + bad)
         wait_until(reloads(server, success=False), "the bad file to be told")
         assert "site_energy_joules" in server.get().text
         assert "the last good ones are in force" in server.get("/health").text
@@ -126,7 +133,7 @@ def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended
         # Long enough for further looks: it is not read again while it stays the same.
         server.wait_ticks(int(ticks[1]) + 5)
         assert len([line for line in server.lines if "level=error" in line]) == 1
-        file.write_text(LOOK + "metric_prefix: mended\n")
+        put(file, LOOK + "metric_prefix: mended\n")
         wait_until(reloads(server), "the mended file to be taken")
         assert "mended_energy_joules" in server.get().text
         assert "last good" not in server.get("/health").text
@@ -134,10 +141,10 @@ def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended
 
 def test_what_needs_a_restart_is_named_and_the_rest_applies(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text(LOOK)
+    put(file, LOOK)
     with serving("--interval", "100ms", "--config", str(file), env={"GPULEDGER_SOURCE": ""}) as server:
         # The variable beats the file: state_dir stays what it was.
-        file.write_text(f"{LOOK}source: simulator\nstate_dir: {tmp_path}\nmetric_prefix: site\n")
+        put(file, f"{LOOK}source: simulator\nstate_dir: {tmp_path}\nmetric_prefix: site\n")
         named = server.wait_line('changed, but only a restart makes it so: (.*)"')
         assert named[1] == "source"
         server.wait_line("settings read anew: metric_prefix")
@@ -146,11 +153,11 @@ def test_what_needs_a_restart_is_named_and_the_rest_applies(tmp_path: Path) -> N
 
 def test_a_reload_in_a_pause_is_taken_and_the_pause_goes_on(tmp_path: Path) -> None:
     file, door = tmp_path / "c.yaml", tmp_path / "control.sock"
-    file.write_text(LOOK)
+    put(file, LOOK)
     with serving(*QUICK, "--config", str(file), "--control.socket", str(door)) as server:
         server.wait_ticks(1)
         assert gpuledger("pause", "--control.socket", str(door)).returncode == 0
-        file.write_text(LOOK + "metric_prefix: site\n")
+        put(file, LOOK + "metric_prefix: site\n")
         server.wait_line("settings read anew: metric_prefix")
         assert "gpuledger_paused 1\n" in server.get("/metrics/native").text
         assert gpuledger("resume", "--config", str(file), "--control.socket", str(door)).returncode == 0

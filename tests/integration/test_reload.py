@@ -33,7 +33,7 @@ def config_map(folder: Path, text: str, generation: int) -> Path:
 
 
 def put(file: Path, text: str) -> None:
-    """Replace the file in one step, as editors do: what is cut off and written anew has a moment of nothing."""
+    """Replace the file in one step, as editors do: what is written in place has a moment of nothing."""
     aside = file.with_suffix(".new")
     aside.write_text(text)
     aside.replace(file)

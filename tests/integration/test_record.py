@@ -17,7 +17,7 @@ from running import PATIENCE, gpuledger, serving, wait_until
 from unit.replay_helpers import Pages, deep, read
 
 # What a node tells of its own work, not of the machine that it reads.
-LIVE = re.compile(r"# |gpuledger_(source_info|build_info|ticks_total|tick_|collector_)")
+LIVE = re.compile(r"# |gpuledger_(source_info|build_info|ticks_total|tick_|collector_|paused|config_)")
 
 
 def told(page: str) -> list[str]:

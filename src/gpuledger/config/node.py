@@ -7,7 +7,7 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.node.settings import NodeSettings
+from gpuledger.node.settings import ControlSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.settings import SourceSettings
@@ -34,12 +34,18 @@ NODE: dict[str, type] = {
     "whose jobs": SlurmSettings,
     "jobs by file": JobMapSettings,
     "whose containers": ContainerSettings,
+    "how it is told to pause": ControlSettings,
+    "how changed settings are found": ReloadSettings,
     "log": LogSettings,
 }
 
 COLLECT: dict[str, type] = {
     "where it is written": TextfileSettings,
-    **{title: group for title, group in NODE.items() if group not in (HttpSettings, WebSettings)},
+    **{
+        title: group
+        for title, group in NODE.items()
+        if group not in (HttpSettings, WebSettings, ReloadSettings)
+    },
 }
 
 # One file serves all commands: what is none of a command's own settings may still stand in it.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from re import fullmatch
+from typing import ClassVar
 
-from gpuledger.model.settings import boolean, choice, setting, text, words
+from gpuledger.model.settings import Reload, boolean, choice, setting, text, words
 
 DEFAULT = ("process", "session", "energy", "native")
 
@@ -20,6 +21,8 @@ def _prefix(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class DialectSettings:
     """In which vocabularies the facts are told, and how the `process` and `session` ones spell them."""
+
+    reload: ClassVar[Reload] = Reload()
 
     dialect: tuple[str, ...] = setting(
         "dialect",

@@ -58,6 +58,25 @@ class Ledger:
         """The state after the last posting."""
         return self._state
 
+    def adopt(self, settings: LedgerSettings) -> None:
+        """Book and tell by these from the next posting on, but for those that need a restart."""
+        floors = given_floors(settings.empty_watts, settings.resident_watts)
+        self.energy.adopt(floors, Policy(settings.policy))
+        self._accounts.retain(settings.retention)
+        self._owners.retain(settings.retention)
+
+    def interrupt(self) -> None:
+        """Nobody looks from here until the next posting, because somebody asked for that.
+
+        Unlike a reading that fails for a moment, such a gap is no part of any interval: its energy is
+        unobserved, its time nobody's, however short it is.
+        """
+        self.sessions.interrupt()
+        self._handed.interrupt()
+        self.energy.interrupt()
+        self._states.interrupt()
+        self._owners.interrupt()
+
     def post(self, snapshot: Snapshot) -> LedgerState:
         """Book one Snapshot and answer the state after it.
 

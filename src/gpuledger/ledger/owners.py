@@ -58,6 +58,14 @@ class OwnerTimes:
         self._waiting: dict[tuple[str, Labels], _Tenure] = {}
         self._elapsed: float | None = None
 
+    def retain(self, seconds: float) -> None:
+        """Tell who has ended for so long from here on."""
+        self._retention = seconds
+
+    def interrupt(self) -> None:
+        """Nobody looks until the next tick: the time until then is no owner's."""
+        self._elapsed = None
+
     def post(self, snapshot: Snapshot) -> tuple[OwnerRow, ...]:
         """Take in one tick, its processes named; answers who is to be told."""
         now = snapshot.elapsed

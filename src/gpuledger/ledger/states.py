@@ -36,6 +36,10 @@ class DeviceStates:
                 key = (uuid, instance, state)
                 self.seconds[key] = self.seconds.get(key, 0.0) + since
 
+    def interrupt(self) -> None:
+        """Nobody looks until the next tick: the time until then is no state's."""
+        self._elapsed = None
+
     def told(self) -> tuple[Mapping[Place, str], Mapping[tuple[str, str, str], float]]:
         """Both as values of this tick."""
         return dict(self.now), dict(self.seconds)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import duration, setting
+from gpuledger.model.settings import Reload, duration, setting
 from gpuledger.sources.smi.command import command_line
 
 
 @dataclass(frozen=True, slots=True)
 class SmiSettings:
     """Which command answers like nvidia-smi, and how long it may take."""
+
+    reload: ClassVar[Reload] = Reload(restart=("nvidia_smi.command",))
 
     command: str = setting(
         "nvidia_smi.command",

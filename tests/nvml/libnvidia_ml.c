@@ -1,8 +1,9 @@
 /* A libnvidia-ml.so.1 for tests: answers from the state file named by TEST_NVML_STATE.
  *
  * The file is read again whenever it changes (inode, time or size), so write it aside and rename it.
- * Lines are KEY=VALUE; library.py writes them and says what each means. Errors are looked up by the name of
- * the call, calls are counted by name, and a hanging call goes on when the file changes.
+ * Lines are KEY=VALUE; library.py writes them and says what each means. Errors and given answers are looked up
+ * by the name of the call (`CALL`, `CALL.ARGUMENT`, `field.ID`, `gpm.ID`), calls are counted by name, and a
+ * hanging call goes on when the file changes.
  * Build variants: -DOLD leaves out what a driver of 2020 lacked; -DR535 has the symbols of a driver 535 with
  * the longer process structure.
  */
@@ -20,7 +21,7 @@
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-enum { MAX_GPUS = 32, MAX_INSTANCES = 8, MAX_RULES = 256, MAX_EVENTS = 256, TEXT = 96 };
+enum { MAX_GPUS = 32, MAX_INSTANCES = 8, MAX_RULES = 256, MAX_ANSWERS = 256, MAX_EVENTS = 256, TEXT = 96 };
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25
@@ -37,7 +38,16 @@ enum {
     X(temperature, 40) X(memory_temperature, 45) X(fan, -1) X(pstate, 0) \
     X(graphics_clock, 1980) X(sm_clock, 1980) X(memory_clock, 2619) X(video_clock, 1545) \
     X(pcie_tx, 1000) X(pcie_rx, 2000) X(pcie_replays, 0) X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(mig, 0) \
-    X(persistence, 1) X(accounting, 0)
+    X(persistence, 1) X(accounting, 0) X(virtualization, 0) X(compute_mode, 0) \
+    X(power_instant, 101000) X(power_limit_min, 200000) X(power_limit_default, 700000) \
+    X(temperature_slowdown, 87) X(temperature_shutdown, 92) X(clock_event_reasons, 1) \
+    X(max_sm_clock, 1980) X(max_memory_clock, 2619) X(max_video_clock, 1545) X(app_sm_clock, 1980) X(app_memory_clock, 2619) \
+    X(bar1_total, 137438953472) X(bar1_used, 1048576) X(ecc_corrected_volatile, 0) X(ecc_uncorrected_volatile, 0) \
+    X(retired_corrected, 0) X(retired_uncorrected, 0) X(retired_pending, 0) \
+    X(remapped_corrected, 0) X(remapped_uncorrected, 0) X(remap_pending, 0) X(remap_failure, 0) \
+    X(violation_power, 0) X(violation_thermal, 0) X(violation_sync_boost, 0) X(violation_board_limit, 0) \
+    X(violation_low_utilization, 0) X(violation_reliability, 0) X(nvlink_tx, 4000) X(nvlink_rx, 5000) \
+    X(nvlink_crc_flit, 0) X(nvlink_crc_data, 0) X(nvlink_replay, 0) X(nvlink_recovery, 0)
 #define AS_ENUM(name, value) N_##name,
 #define AS_NAME(name, value) #name,
 #define AS_VALUE(name, value) (u64)(value),
@@ -60,14 +70,16 @@ typedef struct {
     Slice slices[MAX_INSTANCES];
 } Gpu;
 typedef struct { int gpu, code; char call[TEXT]; } Rule;
+typedef struct { int gpu; char key[TEXT], text[32]; } Answer;
 typedef struct { u64 id; int gpu; u64 xid; u32 gi, ci; } Event;
 typedef struct { u32 pid; char text[4096]; } Name;
 
 static Gpu gpus[MAX_GPUS];
 static Rule rules[MAX_RULES];
+static Answer answers[MAX_ANSWERS];
 static Event events[MAX_EVENTS];
 static Name *names;
-static int rule_count, event_count, name_count, name_room, real_time = 1, long_struct, zero_count, reload_wanted;
+static int rule_count, answer_count, event_count, name_count, name_room, real_time = 1, long_struct, zero_count, reload_wanted;
 static u64 given_time, sample_period, delivered_event;
 static double energy_time, energy_added[MAX_GPUS], worked[MAX_GPUS], slice_worked[MAX_GPUS][MAX_INSTANCES];
 static char hanging[1024], driver_version[TEXT];
@@ -126,6 +138,13 @@ static void add_rule(int gpu, const char *call, int code) {
     copy(rules[rule_count++].call, call, TEXT);
 }
 
+static void add_answer(int gpu, const char *key, const char *text) {
+    if (answer_count == MAX_ANSWERS) return;
+    answers[answer_count].gpu = gpu;
+    copy(answers[answer_count].key, key, TEXT);
+    copy(answers[answer_count++].text, text, sizeof answers->text);
+}
+
 static void read_process(Gpu *gpu, const char *value) {
     Process p = { .gi = ABSENT, .ci = ABSENT };
     gpu->processes = room_for_one_more(gpu->processes, gpu->processes_used, &gpu->processes_room, sizeof p);
@@ -152,6 +171,7 @@ static void read_gpu(int index, const char *key, const char *value) {
     Gpu *gpu = &gpus[index];
     gpu->used = 1;
     if (!strncmp(key, "error.", 6)) add_rule(index, key + 6, atoi(value));
+    else if (!strncmp(key, "answer.", 7)) add_answer(index, key + 7, value);
     else if (!strncmp(key, "process.", 8)) read_process(gpu, value);
     else if (!strncmp(key, "sample.", 7)) read_told(gpu, value);
     else if (!strncmp(key, "account.", 8)) read_account(gpu, value);
@@ -213,7 +233,7 @@ static void set_defaults(void) {
         snprintf(gpu->serial, TEXT, "165000000000%d", i);
         copy(gpu->vbios, "96.00.61.00.01", TEXT);
     }
-    rule_count = event_count = name_count = zero_count = reload_wanted = 0;
+    rule_count = answer_count = event_count = name_count = zero_count = reload_wanted = 0;
     hanging[0] = 0;
     real_time = 1;
     sample_period = 166667;
@@ -269,6 +289,35 @@ static int ruled(int gpu, const char *call) {
         if ((rules[i].gpu == -1 || rules[i].gpu == gpu) && (rules[i].call[0] == '*' || !strcmp(rules[i].call, call)))
             return rules[i].code;
     return SUCCESS;
+}
+
+/* The rule for a call with this argument. */
+static int ruled_with(int gpu, const char *call, u32 argument) {
+    char rule[TEXT];
+    if (!rule_count) return SUCCESS;
+    snprintf(rule, sizeof rule, "%s.%u", call, argument);
+    return ruled(gpu, rule);
+}
+
+/* What the file gives as the answer to a call, NULL if it gives none. */
+static const char *given(int gpu, const char *key) {
+    for (int i = 0; i < answer_count; i++)
+        if (answers[i].gpu == gpu && !strcmp(answers[i].key, key)) return answers[i].text;
+    return NULL;
+}
+static const char *given_with(int gpu, const char *call, u32 argument) {
+    char key[TEXT];
+    if (!answer_count) return NULL;
+    snprintf(key, sizeof key, "%s.%u", call, argument);
+    return given(gpu, key);
+}
+static u64 told(int gpu, const char *call, u64 otherwise) {
+    const char *text = given(gpu, call);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+static u64 told_with(int gpu, const char *call, u32 argument, u64 otherwise) {
+    const char *text = given_with(gpu, call, argument);
+    return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
 static int slice_ruled(int gpu, const char *call) {
@@ -450,7 +499,7 @@ API int nvmlDeviceGetCudaComputeCapability(char *device, int *major, int *minor)
 
 /* Getters of one unsigned int. All-ones in the file for `fan` means that the card has none. */
 #define GETTER(call, field) \
-    API int call(char *device, u32 *to) { WHOLE; *to = (u32)g->number[N_##field]; return SUCCESS; }
+    API int call(char *device, u32 *to) { WHOLE; *to = (u32)told(i, __func__, g->number[N_##field]); return SUCCESS; }
 GETTER(nvmlDeviceGetMinorNumber, minor)
 GETTER(nvmlDeviceGetArchitecture, architecture)
 GETTER(nvmlDeviceGetNumGpuCores, cores)
@@ -461,42 +510,51 @@ GETTER(nvmlDeviceGetPerformanceState, pstate)
 GETTER(nvmlDeviceGetPcieReplayCounter, pcie_replays)
 API int nvmlDeviceGetFanSpeed(char *device, u32 *to) {
     WHOLE;
-    *to = (u32)g->number[N_fan];
+    *to = (u32)told(i, __func__, g->number[N_fan]);
     return g->number[N_fan] == (u64)-1 ? NOT_SUPPORTED : SUCCESS;
 }
+/* Calls that write several numbers have answers and errors by the place of each. */
 API int nvmlDeviceGetPowerManagementLimitConstraints(char *device, u32 *low, u32 *high) {
     WHOLE;
-    *low = 200000;
-    *high = (u32)g->number[N_power_limit_max];
+    *low = (u32)told_with(i, __func__, 0, g->number[N_power_limit_min]);
+    *high = (u32)told_with(i, __func__, 1, g->number[N_power_limit_max]);
     return SUCCESS;
 }
-API int nvmlDeviceGetTemperature(char *device, u32 sensor, u32 *to) {
-    WHOLE;
-    if (sensor) return INVALID_ARGUMENT;
-    *to = (u32)g->number[N_temperature];
-    return SUCCESS;
-}
-static int clock_of(Gpu *g, u32 kind, u32 *to) {
-    if (kind > 3) return INVALID_ARGUMENT;
-    *to = (u32)g->number[kind == 0 ? N_graphics_clock : kind == 1 ? N_sm_clock : kind == 2 ? N_memory_clock : N_video_clock];
-    return SUCCESS;
-}
-API int nvmlDeviceGetClockInfo(char *device, u32 kind, u32 *to) { WHOLE; return clock_of(g, kind, to); }
-API int nvmlDeviceGetMaxClockInfo(char *device, u32 kind, u32 *to) { WHOLE; return clock_of(g, kind, to); }
+#define GETTER_WITH(call, ...) \
+    API int call(char *device, u32 argument, u32 *to) { \
+        static const u32 numbers[] = { __VA_ARGS__ }; \
+        WHOLE; \
+        if (argument >= sizeof numbers / sizeof *numbers) return INVALID_ARGUMENT; \
+        do { int code = ruled_with(i, __func__, argument); if (code) return code; } while (0); \
+        *to = (u32)told_with(i, __func__, argument, g->number[numbers[argument]]); \
+        return SUCCESS; \
+    }
+GETTER_WITH(nvmlDeviceGetTemperature, N_temperature)
+GETTER_WITH(nvmlDeviceGetTemperatureThreshold, N_temperature_shutdown, N_temperature_slowdown)
+GETTER_WITH(nvmlDeviceGetClockInfo, N_graphics_clock, N_sm_clock, N_memory_clock, N_video_clock)
+GETTER_WITH(nvmlDeviceGetMaxClockInfo, N_max_sm_clock, N_max_sm_clock, N_max_memory_clock, N_max_video_clock)
+GETTER_WITH(nvmlDeviceGetApplicationsClock, N_app_sm_clock, N_app_sm_clock, N_app_memory_clock)
+GETTER(nvmlDeviceGetPowerManagementDefaultLimit, power_limit_default)
+GETTER(nvmlDeviceGetVirtualizationMode, virtualization)
+static int reasons(int i, Gpu *g, const char *call, u64 *to) { *to = told(i, call, g->number[N_clock_event_reasons]); return SUCCESS; }
+API int nvmlDeviceGetCurrentClocksThrottleReasons(char *device, u64 *to) { WHOLE; return reasons(i, g, __func__, to); }
+#ifndef OLD
+API int nvmlDeviceGetCurrentClocksEventReasons(char *device, u64 *to) { WHOLE; return reasons(i, g, __func__, to); }
+#endif
 
 /* Whole-GPU activity is not told while the card is cut by MIG (nvml.h). */
 #define UNCUT WHOLE; if (g->number[N_mig] == 1) return NOT_SUPPORTED
 API int nvmlDeviceGetUtilizationRates(char *device, u32 *to) {
     UNCUT;
-    to[0] = (u32)g->number[N_utilization];
-    to[1] = (u32)g->number[N_memory_utilization];
+    to[0] = (u32)told_with(i, __func__, 0, g->number[N_utilization]);
+    to[1] = (u32)told_with(i, __func__, 1, g->number[N_memory_utilization]);
     return SUCCESS;
 }
 API int nvmlDeviceGetEncoderUtilization(char *device, u32 *to, u32 *period) {
-    UNCUT; *to = (u32)g->number[N_encoder]; *period = 167000; return SUCCESS;
+    UNCUT; *to = (u32)told(i, __func__, g->number[N_encoder]); *period = 167000; return SUCCESS;
 }
 API int nvmlDeviceGetDecoderUtilization(char *device, u32 *to, u32 *period) {
-    UNCUT; *to = (u32)g->number[N_decoder]; *period = 167000; return SUCCESS;
+    UNCUT; *to = (u32)told(i, __func__, g->number[N_decoder]); *period = 167000; return SUCCESS;
 }
 
 static int memory(Gpu *g, Slice *s, u64 *total, u64 *reserved, u64 *available, u64 *used) {
@@ -519,41 +577,71 @@ typedef struct { u32 version; u64 total, reserved, available, used; } Memory2;
 API int nvmlDeviceGetMemoryInfo_v2(char *device, Memory2 *to) {
     DEVICE;
     if (to->version != 0x02000028) return ARGUMENT_VERSION_MISMATCH;
-    return memory(g, s, &to->total, &to->reserved, &to->available, &to->used);
+    int code = memory(g, s, &to->total, &to->reserved, &to->available, &to->used);
+    u64 *parts[] = { &to->total, &to->reserved, &to->available, &to->used };
+    for (u32 n = 0; n < 4 && !s; n++) *parts[n] = told_with(i, __func__, n, *parts[n]);
+    return code;
 }
 #endif
-API int nvmlDeviceGetBAR1MemoryInfo(char *device, u64 *to) { WHOLE; to[0] = to[1] = 1 << 30; to[2] = 0; return SUCCESS; }
+API int nvmlDeviceGetBAR1MemoryInfo(char *device, u64 *to) {
+    WHOLE;
+    to[0] = g->number[N_bar1_total];
+    to[1] = g->number[N_bar1_total] - g->number[N_bar1_used];
+    to[2] = g->number[N_bar1_used];
+    for (u32 n = 0; n < 3; n++) to[n] = told_with(i, __func__, n, to[n]);
+    return SUCCESS;
+}
 
 static u64 energy_of(int i) { add_energy(); return gpus[i].number[N_energy] + (u64)energy_added[i]; }
 API int nvmlDeviceGetTotalEnergyConsumption(char *device, u64 *to) { WHOLE; *to = energy_of(i); return SUCCESS; }
 API int nvmlDeviceGetTotalEccErrors(char *device, u32 kind, u32 counter, u64 *to) {
     WHOLE;
-    (void)counter;
-    *to = g->number[kind ? N_ecc_uncorrected : N_ecc_corrected];
+    int kept = kind ? N_ecc_uncorrected : N_ecc_corrected;
+    int since_load = kind ? N_ecc_uncorrected_volatile : N_ecc_corrected_volatile;
+    *to = g->number[counter ? kept : since_load];
     return SUCCESS;
 }
 
 #ifndef OLD
 typedef struct { u32 id, scope; long long at, latency; u32 type; int code; u64 value; } Field;
-/* A rule for one field is `error.field.ID`. */
+enum { U32 = 1, U64 = 3, ANY = 0 };
+/* Which field is which number, of which type (nvmlValueType_t), and on which architectures. */
+static const struct { u32 id; int number; u32 type, scope, from, to; } known_fields[] = {
+    { 3, N_ecc_corrected_volatile, U64, 0, ANY, 99 }, { 4, N_ecc_uncorrected_volatile, U64, 0, ANY, 99 },
+    { 5, N_ecc_corrected, U64, 0, ANY, 99 }, { 6, N_ecc_uncorrected, U64, 0, ANY, 99 },
+    { 29, N_retired_corrected, U64, 0, ANY, 6 }, { 30, N_retired_uncorrected, U64, 0, ANY, 6 },
+    { 31, N_retired_pending, U32, 0, ANY, 6 },
+    { 38, N_nvlink_crc_flit, U64, 0, ANY, 99 }, { 45, N_nvlink_crc_data, U64, 0, ANY, 99 },
+    { 52, N_nvlink_replay, U64, 0, ANY, 99 }, { 59, N_nvlink_recovery, U64, 0, ANY, 99 },
+    { 74, N_violation_power, U64, 0, ANY, 99 }, { 75, N_violation_thermal, U64, 0, ANY, 99 },
+    { 76, N_violation_sync_boost, U64, 0, ANY, 99 }, { 77, N_violation_board_limit, U64, 0, ANY, 99 },
+    { 78, N_violation_low_utilization, U64, 0, ANY, 99 }, { 79, N_violation_reliability, U64, 0, ANY, 99 },
+    { 82, N_memory_temperature, U32, 0, ANY, 99 }, { 83, N_energy, U64, 0, 5, 99 },
+    { 94, N_pcie_replays, U32, 0, ANY, 99 },
+    { 138, N_nvlink_tx, U64, ABSENT, ANY, 99 }, { 139, N_nvlink_rx, U64, ABSENT, ANY, 99 },
+    { 142, N_remapped_corrected, U32, 0, 7, 99 }, { 143, N_remapped_uncorrected, U32, 0, 7, 99 },
+    { 144, N_remap_pending, U32, 0, 7, 99 }, { 145, N_remap_failure, U32, 0, 7, 99 },
+    { 186, N_power_instant, U32, 0, 7, 99 }, { 187, N_power_limit_min, U32, 0, ANY, 99 },
+    { 189, N_power_limit_default, U32, 0, ANY, 99 }, { 192, N_power_limit_requested, U32, 0, ANY, 99 },
+    { 197, N_pcie_tx, U64, 0, 7, 99 }, { 198, N_pcie_rx, U64, 0, 7, 99 },
+};
+static void fill(int i, Gpu *g, Field *f) {
+    f->code = NOT_SUPPORTED;
+    for (size_t k = 0; k < sizeof known_fields / sizeof *known_fields; k++) {
+        if (known_fields[k].id != f->id) continue;
+        u64 held = g->number[known_fields[k].number], architecture = g->number[N_architecture];
+        if (architecture < known_fields[k].from || architecture > known_fields[k].to) return;
+        f->code = f->scope == known_fields[k].scope ? ruled_with(i, "field", f->id) : INVALID_ARGUMENT;
+        f->type = known_fields[k].type;
+        f->value = told_with(i, "field", f->id, f->id == 83 ? energy_of(i) : held);
+        f->type = (u32)told_with(i, "type", f->id, f->type);
+    }
+}
 API int nvmlDeviceGetFieldValues(char *device, int count, Field *fields) {
-    static const struct { u32 id; int number; u32 type; } known[] = {
-        { 5, N_ecc_corrected, 3 }, { 6, N_ecc_uncorrected, 3 }, { 82, N_memory_temperature, 1 }, { 83, N_energy, 3 },
-        { 94, N_pcie_replays, 1 }, { 197, N_pcie_tx, 3 }, { 198, N_pcie_rx, 3 },
-    };
-    char rule[TEXT];
     WHOLE;
     for (int n = 0; n < count; n++) {
-        Field *f = &fields[n];
-        snprintf(rule, sizeof rule, "field.%u", f->id);
-        f->code = NOT_SUPPORTED;
-        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
-            if (known[k].id == f->id) {
-                f->code = ruled(i, rule);
-                f->type = known[k].type;
-                f->value = f->id == 83 ? energy_of(i) : g->number[known[k].number];
-            }
-        f->at = (long long)driver_time();
+        fill(i, g, &fields[n]);
+        fields[n].at = (long long)driver_time();
     }
     return SUCCESS;
 }
@@ -562,11 +650,12 @@ API int nvmlDeviceGetFieldValues(char *device, int count, Field *fields) {
 API int nvmlDeviceGetMigMode(char *device, u32 *now, u32 *pending) {
     WHOLE;
     if (g->number[N_mig] == (u64)-1) return NOT_SUPPORTED;
-    *now = *pending = (u32)g->number[N_mig];
+    *pending = (u32)g->number[N_mig];
+    *now = (u32)told(i, __func__, *pending);
     return SUCCESS;
 }
 API int nvmlDeviceGetMaxMigDeviceCount(char *device, u32 *to) {
-    WHOLE; *to = g->number[N_mig] == (u64)-1 ? 0 : MAX_INSTANCES - 1; return SUCCESS;
+    WHOLE; *to = (u32)told(i, __func__, g->number[N_mig] == 1 ? MAX_INSTANCES - 1 : 0); return SUCCESS;
 }
 API int nvmlDeviceGetMigDeviceHandleByIndex(char *device, u32 index, char **to) {
     WHOLE;
@@ -716,7 +805,8 @@ API int nvmlDeviceGetAccountingStats(char *device, u32 pid, AccountingStats *to)
 
 #ifndef OLD
 /* GPM, from Hopper (architecture 9) on. A sample holds the engine time of a GPU, of a GPU instance (the mean of
- * its compute instances by multiprocessors) or of one compute instance; a rule for the metric itself is `gpm.1`. */
+ * its compute instances by multiprocessors) or of one compute instance. The engines' shares all follow from it,
+ * bandwidths (MiB a second) are fixed. */
 typedef struct { int gpu, gi, ci; double at, work, now; } GpmSample;
 typedef struct { u32 version, supported; } GpmSupport;
 typedef struct { u32 id; int code; double value; const char *names[3]; } GpmMetric;
@@ -750,6 +840,11 @@ API int nvmlGpmMigSampleGet(char *device, u32 gi, GpmSample *to) {
     *to = (GpmSample){ i, (int)gi, -1, energy_time, work / sms, 0 };
     return SUCCESS;
 }
+static const struct { u32 id; double share, rate; int on_slices, on_shared; } known_metrics[] = {
+    { 1, 1.0, 0, 1, 1 }, { 2, 0.9, 0, 1, 1 }, { 3, 0.5, 0, 1, 1 }, { 5, 0.4, 0, 1, 1 }, { 10, 0.3, 0, 1, 0 },
+    { 11, 0.01, 0, 1, 1 }, { 12, 0.2, 0, 1, 1 }, { 13, 0.1, 0, 1, 1 },
+    { 20, 0, 1000, 0, 0 }, { 21, 0, 500, 0, 0 }, { 60, 0, 300, 0, 0 }, { 61, 0, 200, 0, 0 },
+};
 API int nvmlGpmMetricsGet(GpmMetrics *to) {
     SYSTEM;
     GpmSample *a = to->older, *b = to->newer;
@@ -758,9 +853,17 @@ API int nvmlGpmMetricsGet(GpmMetrics *to) {
     RULED(a->gpu);
     for (u32 n = 0; n < to->count; n++) {
         GpmMetric *m = &to->metrics[n];
-        m->code = m->id == 1 ? ruled(a->gpu, "gpm.1") : NOT_SUPPORTED;
-        m->value = b->at - a->at < 0.1 || isnan(b->now) ? NAN : (b->work - a->work) / (b->at - a->at);
-        m->names[0] = "GRAPHICS_UTIL";
+        m->code = NOT_SUPPORTED;
+        for (size_t k = 0; k < sizeof known_metrics / sizeof *known_metrics; k++) {
+            if (known_metrics[k].id != m->id || (a->gi >= 0 && !known_metrics[k].on_slices) ||
+                (a->ci >= 0 && !known_metrics[k].on_shared))
+                continue;
+            const char *text = given_with(a->gpu, "gpm", m->id);
+            m->code = ruled_with(a->gpu, "gpm", m->id);
+            m->value = b->at - a->at < 0.1 || isnan(b->now) ? NAN
+                       : known_metrics[k].rate + known_metrics[k].share * (b->work - a->work) / (b->at - a->at);
+            if (text) m->value = strtod(text, NULL);
+        }
     }
     return SUCCESS;
 }
@@ -801,9 +904,15 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
     return TIMEOUT;
 }
 
-/* What other tools ask and this project does not. */
-API int nvmlDeviceGetComputeMode(char *device, u32 *to) { DEVICE; *to = 0; return SUCCESS; }
+/* A card that is cut tells it of its slices alone. */
+API int nvmlDeviceGetComputeMode(char *device, u32 *to) {
+    DEVICE;
+    *to = (u32)told(i, __func__, g->number[N_compute_mode]);
+    return !s && g->number[N_mig] == 1 ? NOT_SUPPORTED : SUCCESS;
+}
 GETTER(nvmlDeviceGetPersistenceMode, persistence)
+
+/* What other tools ask and this project does not. */
 API int nvmlDeviceGetDisplayMode(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetDisplayActive(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetPcieThroughput(char *device, u32 counter, u32 *to) { WHOLE; *to = 1000 + counter; return SUCCESS; }

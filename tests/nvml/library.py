@@ -123,7 +123,10 @@ class NvmlInstance:
 class NvmlGpu:
     """One GPU. Numbers are in NVML's units, named as at the top of the C file: power=250_000 is 250 W.
 
-    `activity` is percent of time in which the engine was busy; NaN is told as such.
+    `activity` is percent of time in which the engine was busy; NaN is told as such. `answers` gives what one
+    call, field id or GPM metric tells, in place of what would follow from the numbers, and `errors` its
+    return code: by the call's name, `CALL.ARGUMENT`, `field.83` or `gpm.1`. In answers `CALL.PLACE` is one of
+    several numbers that a call writes, and `type.83` the type that is named for a field.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class NvmlGpu:
         self.accounts: list[NvmlAccount] = []
         self.instances: list[NvmlInstance] = []
         self.errors: dict[str, int] = {}
+        self.answers: dict[str, float] = {}
 
     def lines(self, index: int) -> list[str]:
         facts = {"uuid": self.uuid, "name": self.name, "activity": self.activity, **self.numbers}
@@ -146,6 +150,7 @@ class NvmlGpu:
         told += [f"sample.{n}={sample}" for n, sample in enumerate(self.samples)]
         told += [f"account.{n}={account}" for n, account in enumerate(self.accounts)]
         told += [f"error.{call}={code}" for call, code in self.errors.items()]
+        told += [f"answer.{key}={value}" for key, value in self.answers.items()]
         for cut in self.instances:
             uuid = cut.uuid or f"MIG-00000000-0000-0000-{index:04d}-{cut.gi:06d}{cut.ci:06d}"
             told.append(

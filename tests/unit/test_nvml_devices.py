@@ -10,9 +10,10 @@ from gpuledger.model.quantities import (
     MEMORY_USED,
     POWER,
     UTILIZATION,
+    Level,
 )
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
-from nvml.machine import Machine, pids, told, values
+from nvml.machine import ALL, Machine, pids, told, values
 
 LOST, RESET, UNKNOWN, NOT_SUPPORTED, NO_PERMISSION, TIMEOUT = 15, 16, 999, 3, 4, 10
 
@@ -240,13 +241,9 @@ def test_memory_is_told_per_instance_and_power_once(machine):
 
 def test_of_an_instance_only_its_own_quantities_are_asked(machine):
     machine.state.gpus = [cut_in_two()]
-    assert set(told(machine.tick(), 1).supported) == {
-        "memory_total",
-        "memory_used",
-        "memory_free",
-        "memory_reserved",
-        "engine_activity",
-    }
+    machine.tick()
+    own = {quantity.key for quantity in ALL if quantity.level is Level.INSTANCE}
+    assert set(told(machine.tick(), 1).supported) == own
 
 
 def test_activity_of_a_cut_gpu_is_not_supported_not_zero(machine):
@@ -434,14 +431,19 @@ def test_calls_per_tick_are_bounded(machine):
     machine.tick()
     before = machine.source.calls
     machine.tick()
-    # Per Gpu: MIG mode, rates, memory, encoder, decoder, power, temperature, 4 clocks, performance state,
-    # the batch of fields, a GPM sample and its comparison with the last one, 3 lists, samples. One more looks
-    # for Xid events.
-    assert machine.source.calls - before == 8 * 19 + 1
+    # Per Gpu: MIG mode, rates, memory, encoder, decoder, power, temperature, 4 clocks, performance state, why
+    # the clocks are so, the batch of fields, a GPM sample and its comparison with the last one, 3 lists,
+    # samples. One more looks for Xid events.
+    assert machine.source.calls - before == 8 * 20 + 1
+    before = machine.source.calls
+    machine.tick(seconds=10)
+    # Every ten seconds also, per Gpu: two power limits, two temperatures, the fan, 3 highest clocks and 2 of
+    # applications, BAR1, PCIe replays and 3 modes; accounting mode, and once the number of Gpus.
+    assert machine.source.calls - before == 8 * (20 + 15 + 1) + 2
     for gpu in machine.gpus:
         gpu.numbers["accounting"] = 1
     machine.tick(seconds=10)
     before = machine.source.calls
     machine.tick()
     # With accounting mode also the list of its pids.
-    assert machine.source.calls - before == 8 * 20 + 1
+    assert machine.source.calls - before == 8 * 21 + 1

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuledger.model.quantities import ENGINE_ACTIVITY, POWER
+from gpuledger.model.quantities import NVLINK_RATE, POWER
+from gpuledger.sources.nvml.fields import METRICS
 from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
-from nvml.machine import Machine, pids, told, values
+from nvml.machine import ALL, Machine, pids, told, values
 
 CODES = sorted(
     {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and value != 7}
@@ -29,6 +30,10 @@ CALLS = (
     "nvmlGpmMigSampleGet",
     "nvmlGpmMetricsGet",
     "gpm.1",
+    "gpm.20",
+    "nvmlDeviceGetBAR1MemoryInfo",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "field.138",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",
@@ -62,12 +67,17 @@ def machine(tmp_path, monkeypatch):
     return made
 
 
+# Activity and rates take two ticks, and a machine of one tick is whole; a Hopper has no fan and no pages.
+LATER = frozenset({NVLINK_RATE, *(metric.quantity for metric in METRICS)})
+LACKS = ("fan_speed", "retired_pages_correctable", "retired_pages_uncorrectable", "retired_pages_pending")
+TOLD = frozenset(quantity for quantity in ALL - LATER if quantity.key not in LACKS)
+
+
 def is_whole(reading, index):
-    # Activity takes two ticks, and a machine of one tick is whole.
     return (
         reading.up
         and reading.device.index == index
-        and len(set(reading.values) - {ENGINE_ACTIVITY}) == 24
+        and set(reading.values) - LATER == TOLD
         and pids(reading) == [10 + index]
         and reading.processes[0].usage.sm == pytest.approx(0.2)
         and reading.get(POWER) == 100.0 * (index + 1)

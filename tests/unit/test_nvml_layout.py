@@ -10,6 +10,41 @@ import pytest
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.sources.nvml import codes, fields, structs
 
+# Without NVML_FI_DEV_, in the order of fields.FIELDS. 74 and 76 had other names before CUDA 13.
+FIELD_NAMES = (
+    "TOTAL_ENERGY_CONSUMPTION",
+    "MEMORY_TEMP",
+    "POWER_INSTANT",
+    "POWER_MIN_LIMIT",
+    "POWER_DEFAULT_LIMIT",
+    "POWER_REQUESTED_LIMIT",
+    "CLOCKS_EVENT_REASON_SW_POWER_CAP",
+    "PERF_POLICY_THERMAL",
+    "CLOCKS_EVENT_REASON_SYNC_BOOST",
+    "PERF_POLICY_BOARD_LIMIT",
+    "PERF_POLICY_LOW_UTILIZATION",
+    "PERF_POLICY_RELIABILITY",
+    "PCIE_COUNT_TX_BYTES",
+    "PCIE_COUNT_RX_BYTES",
+    "NVLINK_THROUGHPUT_DATA_TX",
+    "NVLINK_THROUGHPUT_DATA_RX",
+    "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "ECC_SBE_VOL_TOTAL",
+    "ECC_DBE_VOL_TOTAL",
+    "ECC_SBE_AGG_TOTAL",
+    "ECC_DBE_AGG_TOTAL",
+    "RETIRED_SBE",
+    "RETIRED_DBE",
+    "RETIRED_PENDING",
+    "REMAPPED_COR",
+    "REMAPPED_UNC",
+    "REMAPPED_PENDING",
+    "REMAPPED_FAILURE",
+)
+
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
@@ -62,29 +97,68 @@ def test_a_number_is_nvidias(ours, theirs):
 
 
 @pytest.mark.parametrize(
+    ("field", "name"),
+    list(zip(fields.FIELDS, FIELD_NAMES, strict=True)),
+    ids=lambda value: value if isinstance(value, str) else value.quantity.key,
+)
+def test_a_field_id_is_nvidias(field, name):
+    assert field.field_id == getattr(pynvml, f"NVML_FI_DEV_{name}")
+
+
+@pytest.mark.parametrize(
     ("key", "name"),
     [
-        ("energy", "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION"),
-        ("memory_temperature", "NVML_FI_DEV_MEMORY_TEMP"),
-        ("pcie_tx", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES"),
-        ("pcie_rx", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES"),
-        ("ecc_corrected", "NVML_FI_DEV_ECC_SBE_AGG_TOTAL"),
-        ("ecc_uncorrected", "NVML_FI_DEV_ECC_DBE_AGG_TOTAL"),
+        ("engine_activity", "GRAPHICS_UTIL"),
+        ("sm_activity", "SM_UTIL"),
+        ("sm_occupancy", "SM_OCCUPANCY"),
+        ("tensor_activity", "ANY_TENSOR_UTIL"),
+        ("dram_activity", "DRAM_BW_UTIL"),
+        ("fp64_activity", "FP64_UTIL"),
+        ("fp32_activity", "FP32_UTIL"),
+        ("fp16_activity", "FP16_UTIL"),
+        ("pcie_tx_rate", "PCIE_TX_PER_SEC"),
+        ("pcie_rx_rate", "PCIE_RX_PER_SEC"),
+        ("nvlink_rx_rate", "NVLINK_TOTAL_RX_PER_SEC"),
+        ("nvlink_tx_rate", "NVLINK_TOTAL_TX_PER_SEC"),
     ],
 )
-def test_a_field_id_is_nvidias(key, name):
-    ours = {field.quantity.key: field.field_id for field in fields.FIELDS}
-    assert ours[key] == getattr(pynvml, name)
+def test_a_metric_id_is_nvidias(key, name):
+    ours = {metric.quantity.key: metric.metric_id for metric in fields.METRICS}
+    assert ours[key] == getattr(pynvml, f"NVML_GPM_METRIC_{name}")
+
+
+@pytest.mark.parametrize(
+    ("key", "argument"),
+    [
+        ("temperature", pynvml.NVML_TEMPERATURE_GPU),
+        ("temperature_shutdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+        ("temperature_slowdown", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        ("graphics_clock", pynvml.NVML_CLOCK_GRAPHICS),
+        ("sm_clock", pynvml.NVML_CLOCK_SM),
+        ("memory_clock", pynvml.NVML_CLOCK_MEM),
+        ("video_clock", pynvml.NVML_CLOCK_VIDEO),
+        ("max_sm_clock", pynvml.NVML_CLOCK_SM),
+        ("max_memory_clock", pynvml.NVML_CLOCK_MEM),
+        ("max_video_clock", pynvml.NVML_CLOCK_VIDEO),
+        ("app_sm_clock", pynvml.NVML_CLOCK_SM),
+        ("app_memory_clock", pynvml.NVML_CLOCK_MEM),
+    ],
+)
+def test_an_argument_is_nvidias(key, argument):
+    ours = {number.quantity.key: number.arguments for number in fields.NUMBERS}
+    assert ours[key] == (argument,)
 
 
 def test_every_quantity_is_read_one_way():
-    read = [*fields.RATES, *fields.MEMORY, fields.ACTIVITY]
-    read += [each.quantity for each in (*fields.NUMBERS, *fields.FIELDS)]
+    read = [quantity for group in fields.GROUPS for quantity in group.tells]
+    read += [*fields.MEMORY, *fields.CUT, fields.LINK_RATE]
+    read += [each.quantity for each in (*fields.NUMBERS, *fields.FIELDS, *fields.METRICS)]
     assert sorted(quantity.key for quantity in read) == sorted(QUANTITIES)
 
 
 def test_every_call_that_is_asked_exists_in_nvidia_ml_py():
-    asked = {number.call for number in fields.NUMBERS}
+    asked = {number.call for number in fields.NUMBERS} | {group.call for group in fields.GROUPS}
+    asked |= {number.older for number in fields.NUMBERS if number.older}
     asked |= {field.fallback.call for field in fields.FIELDS if field.fallback}
     assert asked <= set(dir(pynvml))
 

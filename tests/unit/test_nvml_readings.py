@@ -3,6 +3,7 @@
 import pytest
 
 from gpuledger.model import quantities as q
+from gpuledger.sources.nvml.fields import FIELDS, METRICS
 from nvml.library import NvmlGpu
 from nvml.machine import ALL, Machine, told, values
 
@@ -15,62 +16,12 @@ def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 
-def test_every_quantity_is_told_in_base_units(machine):
-    machine.gpus[0] = NvmlGpu(
-        utilization=29,
-        memory_utilization=7,
-        encoder=3,
-        decoder=4,
-        memory_total=80_000,
-        memory_used=500,
-        memory_reserved=100,
-        power=123_456,
-        power_limit=700_000,
-        power_limit_max=750_000,
-        energy=987_654_321_012,
-        temperature=61,
-        memory_temperature=72,
-        fan=105,
-        graphics_clock=1980,
-        sm_clock=1975,
-        memory_clock=2619,
-        video_clock=1545,
-        pstate=2,
-        pcie_tx=2**40,
-        pcie_rx=7,
-        pcie_replays=3,
-        ecc_corrected=12,
-        ecc_uncorrected=1,
-    )
-    reading = values(told(machine.tick()))
-    energy = reading.pop("energy")
-    assert energy == 987_654_321_012 and isinstance(energy, int)
-    assert reading == {
-        "utilization": 0.29,
-        "memory_utilization": 0.07,
-        "encoder_utilization": 0.03,
-        "decoder_utilization": 0.04,
-        "memory_total": 80_000,
-        "memory_used": 500,
-        "memory_free": 79_400,
-        "memory_reserved": 100,
-        "power": 123.456,
-        "power_limit": 700.0,
-        "power_limit_max": 750.0,
-        "temperature": 61,
-        "memory_temperature": 72,
-        "fan_speed": 1.05,
-        "graphics_clock": 1.98e9,
-        "sm_clock": 1.975e9,
-        "memory_clock": 2.619e9,
-        "video_clock": 1.545e9,
-        "performance_state": 2,
-        "pcie_tx": 2**40,
-        "pcie_rx": 7,
-        "pcie_replays": 3,
-        "ecc_corrected": 12,
-        "ecc_uncorrected": 1,
-    }
+def test_a_counter_of_the_card_stays_a_whole_number(machine):
+    machine.gpus[0] = NvmlGpu(energy=987_654_321_012, power=0, ecc_corrected=12, nvlink_tx=3)
+    reading = told(machine.tick())
+    counters = [reading.values[quantity] for quantity in (q.ENERGY, q.ECC_CORRECTED, q.NVLINK_TX)]
+    assert counters == [987_654_321_012, 12, 3072]
+    assert all(isinstance(value, int) for value in counters)
 
 
 def test_energy_follows_power_over_the_drivers_time(machine):
@@ -114,49 +65,6 @@ def test_only_the_wanted_quantity_is_read(machine, wanted, call):
 def test_nothing_wanted_reads_nothing_but_devices_and_processes(machine):
     assert told(machine.tick([])).values == {}
     assert machine.count("nvmlDeviceGetFieldValues") == machine.count("nvmlDeviceGetPowerUsage") == 0
-
-
-@pytest.mark.parametrize(
-    ("number", "quantity", "blank"),
-    [
-        ("power", q.POWER, ALL_ONES),
-        ("temperature", q.TEMPERATURE, ALL_ONES),
-        ("sm_clock", q.SM_CLOCK, ALL_ONES),
-        ("pstate", q.PERFORMANCE_STATE, 32),
-        ("memory_temperature", q.MEMORY_TEMPERATURE, ALL_ONES),
-        ("energy", q.ENERGY, BLANK_64),
-        ("pcie_tx", q.PCIE_TX, 2**64 - 1),
-        ("ecc_corrected", q.ECC_CORRECTED, 2**64 - 1),
-    ],
-)
-def test_a_sentinel_is_absent_and_no_fault(machine, number, quantity, blank):
-    machine.gpus[0] = NvmlGpu(**{number: blank})
-    if number == "energy":
-        machine.gpus[0].numbers["power"] = 0
-    snapshot = machine.tick()
-    assert told(snapshot).get(quantity) is None
-    assert len(told(snapshot).values) > 15
-    assert snapshot.invalid == 0 and not snapshot.failures
-
-
-@pytest.mark.parametrize(
-    ("number", "quantity", "value"),
-    [
-        ("utilization", q.UTILIZATION, ALL_ONES),
-        ("utilization", q.UTILIZATION, 101),
-        ("memory_utilization", q.MEMORY_UTILIZATION, 200_000),
-        ("encoder", q.ENCODER_UTILIZATION, ALL_ONES),
-        ("temperature", q.TEMPERATURE, 1_000),
-        ("power", q.POWER, 4_000_000_000),
-        ("memory_total", q.MEMORY_TOTAL, 2**62),
-    ],
-)
-def test_a_value_that_cannot_be_is_absent_and_counted(machine, number, quantity, value):
-    machine.gpus[0] = NvmlGpu(**{number: value})
-    snapshot = machine.tick([quantity])
-    assert told(snapshot).get(quantity) is None
-    assert told(snapshot, 1).get(quantity) is not None
-    assert snapshot.invalid == 1 and not snapshot.failures
 
 
 def test_energy_may_be_any_whole_number_of_32_bits(machine):
@@ -269,12 +177,78 @@ def test_the_power_limit_is_the_one_in_force(machine):
     assert told(machine.tick()).get(q.POWER_LIMIT) == 450.0
 
 
+def test_a_temperature_of_memory_is_whole_degrees_whatever_type_the_driver_names(machine):
+    machine.gpus[0].answers = {"field.82": 61, "type.82": 0}
+    assert told(machine.tick()).get(q.MEMORY_TEMPERATURE) == 61
+
+
+def test_the_reasons_of_clocks_are_asked_by_their_older_name_where_there_is_no_newer(tmp_path, monkeypatch):
+    machine = Machine(tmp_path, monkeypatch, "old")
+    machine.gpus[0] = NvmlGpu(clock_event_reasons=4)
+    assert told(machine.tick([q.CLOCK_EVENT_REASONS])).values == {q.CLOCK_EVENT_REASONS: 4}
+
+
+def link_rates(machine, *moved, wanted=(q.NVLINK_RATE,), seconds=1.0):
+    """What is told tick by tick, while the counters (KiB) read `moved`."""
+    found = []
+    for tx, rx in moved:
+        machine.gpus[0].numbers |= {"nvlink_tx": tx, "nvlink_rx": rx}
+        found.append(told(machine.tick(wanted, seconds)).get(q.NVLINK_RATE))
+    return found
+
+
+def test_the_rate_of_nvlinks_is_what_both_directions_moved_between_two_ticks(machine):
+    assert link_rates(machine, (10, 10), (12, 13), (12, 13), seconds=2.0) == [None, 2560.0, 0.0]
+
+
+def test_a_rate_of_nvlinks_does_not_tell_the_counters_that_nobody_wanted(machine):
+    machine.tick([q.NVLINK_RATE])
+    reading = told(machine.tick([q.NVLINK_RATE]))
+    assert reading.values == {q.NVLINK_RATE: 0.0} and reading.supported == {"nvlink_rate": True}
+    assert machine.count("nvmlDeviceGetFieldValues") == 2 * 2
+
+
+def test_counters_of_nvlinks_that_step_back_tell_no_rate_until_two_follow_each_other(machine):
+    assert link_rates(machine, (900, 0), (901, 0), (5, 0), (6, 0), (8, 0)) == [
+        None,
+        1024.0,
+        None,
+        None,
+        2048.0,
+    ]
+
+
+def test_one_low_reading_of_nvlinks_makes_no_burst_of_what_was_counted_before(machine):
+    assert link_rates(machine, (900, 0), (3, 0), (902, 0), (903, 0)) == [None, None, None, 1024.0]
+
+
+def test_a_time_in_which_nobody_wanted_the_rate_is_not_told_as_the_last_ticks(machine):
+    link_rates(machine, (1, 0), (2, 0))
+    machine.tick([q.NVLINK_TX], seconds=60)
+    assert link_rates(machine, (900, 0), (901, 0)) == [None, 1024.0]
+
+
+@pytest.mark.parametrize("field", ["field.138", "field.139"])
+def test_a_card_without_nvlinks_has_no_rate_of_them(machine, field):
+    machine.gpus[0].errors[field] = NOT_SUPPORTED
+    snapshot = machine.tick([q.NVLINK_RATE])
+    assert told(snapshot).supported == {"nvlink_rate": False} and not snapshot.failures
+    machine.tick([q.NVLINK_RATE])
+    assert told(machine.tick([q.NVLINK_RATE])).supported == {"nvlink_rate": False}
+    # The other card is asked on.
+    assert machine.count("nvmlDeviceGetFieldValues") == 1 + 3
+
+
 COUNTERS = [
     (q.PCIE_TX, "pcie_tx"),
     (q.PCIE_RX, "pcie_rx"),
     (q.PCIE_REPLAYS, "pcie_replays"),
     (q.ECC_CORRECTED, "ecc_corrected"),
     (q.ECC_UNCORRECTED, "ecc_uncorrected"),
+    (q.ECC_CORRECTED_VOLATILE, "ecc_corrected_volatile"),
+    (q.POWER_VIOLATION, "violation_power"),
+    (q.NVLINK_REPLAY_ERRORS, "nvlink_replay"),
+    (q.REMAPPED_ROWS_CORRECTABLE, "remapped_corrected"),
 ]
 
 
@@ -338,6 +312,21 @@ def test_a_slow_quantity_newly_wanted_is_read_at_once(machine):
     assert q.POWER_LIMIT not in told(machine.tick([q.POWER])).values
 
 
+def test_what_a_card_lacks_is_asked_again_after_ten_minutes(machine):
+    """NVLinks come up when the fabric manager starts, which may be after us."""
+    wanted = [q.NVLINK_TX, q.SM_ACTIVITY, q.FAN_SPEED]
+    machine.gpus[0].errors = {"field.138": NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport": NOT_SUPPORTED}
+    machine.tick(wanted)
+    assert told(machine.tick(wanted)).supported == dict.fromkeys(
+        ["nvlink_tx", "sm_activity", "fan_speed"], False
+    )
+    machine.gpus[0].errors.clear()
+    assert told(machine.tick(wanted, seconds=590)).values == {}
+    machine.tick(wanted, seconds=10)
+    assert set(told(machine.tick(wanted)).values) == {q.NVLINK_TX, q.SM_ACTIVITY}
+    assert told(machine.tick(wanted)).supported["fan_speed"] is False
+
+
 def test_support_is_told_for_what_is_asked_only(machine):
     machine.tick(ALL)
     assert told(machine.tick([q.POWER])).supported == {"power": True}
@@ -349,16 +338,8 @@ def test_an_old_library_tells_what_it_can(tmp_path, monkeypatch):
     assert reading.get(q.ENERGY) is not None
     assert reading.get(q.MEMORY_USED) == 1073741824 + 536870912
     assert reading.get(q.ECC_CORRECTED) == 0
-    assert [key for key, has in reading.supported.items() if not has] == [
-        key
-        for key in reading.supported
-        if key
-        in {
-            "memory_reserved",
-            "memory_temperature",
-            "pcie_tx",
-            "pcie_rx",
-            "fan_speed",
-            "engine_activity",
-        }
-    ]
+    # All that has a field id and no other call, GPM, and what this card lacks.
+    alone = {field.quantity for field in FIELDS if field.fallback is None}
+    later = {metric.quantity for metric in METRICS} | {q.MEMORY_RESERVED, q.FAN_SPEED, q.NVLINK_RATE}
+    lacks = {key for key, has in reading.supported.items() if not has}
+    assert lacks == {quantity.key for quantity in alone | later}

@@ -6,6 +6,7 @@ import pytest
 
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.sources.simulator.reader import load
 from unit.simulator_helpers import ALL, UNIX, Node, reading
@@ -92,7 +93,9 @@ def test_only_what_is_wanted_is_read(name: str) -> None:
 def test_the_kubernetes_node_shows_every_known_quantity() -> None:
     snapshot = Node(load("k8s-node")).at(30)
     told = {quantity for found in snapshot.readings for quantity in found.values}
-    assert told == ALL - {q.FAN_SPEED}
+    # An H100 has no fan, and remaps rows where older cards retire pages.
+    pages = {q.RETIRED_PAGES_CORRECTABLE, q.RETIRED_PAGES_UNCORRECTABLE, q.RETIRED_PAGES_PENDING}
+    assert told == ALL - pages - {q.FAN_SPEED}
 
 
 def test_the_kubernetes_node_shows_what_it_promises() -> None:
@@ -117,6 +120,50 @@ def test_the_kubernetes_node_shows_what_it_promises() -> None:
     assert len({p.host.workload.namespace for s in snapshots for p in s.processes}) >= 8
 
 
+def test_the_kubernetes_node_moves_data_between_the_gpus_of_one_pod() -> None:
+    node = Node(load("k8s-node"))
+    before, after = node.at(60), node.at(120)
+    moved = [
+        found.values[q.NVLINK_TX] - then.values[q.NVLINK_TX]
+        for then, found in zip(before.readings, after.readings, strict=True)
+        if isinstance(found.device, Gpu)
+    ]
+    assert [amount > 1e9 for amount in moved] == [True, True, *[False] * 6]
+    assert all(amount == 0 for amount in moved[2:])
+
+
+def test_the_kubernetes_node_says_which_cards_are_cut() -> None:
+    gpus = [found for found in Node(load("k8s-node")).at(1).readings if isinstance(found.device, Gpu)]
+    assert [found.values[q.MIG_MODE] for found in gpus] == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert [found.values[q.MIG_MAX_SLICES] for found in gpus] == [0, 0, 0, 0, 0, 0, 7, 7]
+
+
+def test_a_row_waits_to_be_remapped_after_an_error_that_was_not_corrected() -> None:
+    node = Node("{gpus: 1, faults: [{kind: xid, gpu: 0, xid: 94, at: 5}]}")
+    pending = [reading(node.at(second)).values[q.ROW_REMAP_PENDING] for second in (1, 6)]
+    assert pending == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "has", "lacks"),
+    [
+        (
+            "Volta",
+            {q.RETIRED_PAGES_PENDING},
+            {q.ROW_REMAP_PENDING, q.SM_ACTIVITY, q.MIG_MODE, q.POWER_INSTANT},
+        ),
+        ("Ampere", {q.ROW_REMAP_PENDING, q.POWER_INSTANT}, {q.RETIRED_PAGES_PENDING, q.SM_ACTIVITY}),
+        ("Hopper", {q.ROW_REMAP_PENDING, q.SM_ACTIVITY, q.MIG_MODE}, {q.RETIRED_PAGES_PENDING}),
+    ],
+)
+def test_a_card_tells_what_its_architecture_has(
+    architecture: str, has: set[Quantity], lacks: set[Quantity]
+) -> None:
+    found = reading(Node(f"gpus: [{{architecture: {architecture}}}]").at(5))
+    assert has <= set(found.values) and not lacks & set(found.values)
+    assert all(found.supported[quantity.key] is False for quantity in lacks)
+
+
 def test_the_workstation_shows_what_it_promises() -> None:
     node = Node(load("workstation"))
     snapshots = [node.at(second) for second in range(0, 600, 5)]
@@ -125,6 +172,7 @@ def test_the_workstation_shows_what_it_promises() -> None:
     assert {process.host.workload.kind for process in last.processes} == {"user", "container", "unit"}
     assert q.MEMORY_TEMPERATURE not in reading(last, 0).values
     assert q.MEMORY_TEMPERATURE in reading(last, 1).values
+    assert not {q.NVLINK_TX, q.ROW_REMAP_PENDING, q.SM_ACTIVITY, q.MIG_MODE} & set(reading(last, 0).values)
     assert max(reading(s, 0).values[q.ENCODER_UTILIZATION] for s in snapshots) > 0.5
 
 

@@ -185,6 +185,13 @@ def test_an_instance_tells_its_memory_and_nothing_of_the_whole_gpu() -> None:
         q.MEMORY_FREE: 37e9,
         q.MEMORY_RESERVED: 0,
         q.ENGINE_ACTIVITY: 1.0,
+        q.SM_ACTIVITY: 0.93,
+        q.SM_OCCUPANCY: 0.47,
+        q.TENSOR_ACTIVITY: 0.38,
+        q.DRAM_ACTIVITY: 0.0,
+        q.FP64_ACTIVITY: 0.0,
+        q.FP32_ACTIVITY: 0.11,
+        q.FP16_ACTIVITY: 0.06,
     }
     assert (found.processes or ())[0].usage.sm is None
     assert reading(snapshot).values[q.MEMORY_USED] == 5e9

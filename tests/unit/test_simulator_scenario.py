@@ -65,7 +65,8 @@ def test_words_become_whole_numbers_in_base_units() -> None:
     first, second, third = scenario.gpus
     assert first == second
     assert (first.empty_power, first.counter_refresh, first.memory) == (60_500_000, SECOND // 10, 80 * 10**9)
-    assert first.lacks == {"fan_speed", "ecc_corrected", "ecc_uncorrected"}
+    assert {"fan_speed", "ecc_corrected", "ecc_uncorrected_volatile", "row_remap_pending"} <= first.lacks
+    assert "power" not in first.lacks
     assert third.power_limit == 700 * WATT
     (process,) = scenario.processes
     assert (process.load, process.busy, process.quiet) == (500_000, 90 * SECOND, 5 * SECOND)

@@ -43,36 +43,114 @@ UTILIZATION = Quantity("utilization", "ratio", Level.GPU, highest=1.0)
 MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", Level.GPU, highest=1.0)
 ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", Level.GPU, highest=1.0)
 DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", Level.GPU, highest=1.0)
-# Share of time in which the graphics or compute engine was busy (GPM metric 1, Hopper and newer).
+
+# Means over the time between two ticks, from GPM (Hopper and newer). Engine: share of time in which the
+# graphics or compute engine was busy. SM: with at least one warp, over all SMs. Occupancy: resident warps of
+# those that would fit. Tensor, FP64, FP32, FP16: pipe busy. DRAM: share of peak bandwidth, of a GPU instance.
 ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1.0)
+SM_ACTIVITY = Quantity("sm_activity", "ratio", Level.INSTANCE, highest=1.0)
+SM_OCCUPANCY = Quantity("sm_occupancy", "ratio", Level.INSTANCE, highest=1.0)
+TENSOR_ACTIVITY = Quantity("tensor_activity", "ratio", Level.INSTANCE, highest=1.0)
+DRAM_ACTIVITY = Quantity("dram_activity", "ratio", Level.INSTANCE, highest=1.0)
+FP64_ACTIVITY = Quantity("fp64_activity", "ratio", Level.INSTANCE, highest=1.0)
+FP32_ACTIVITY = Quantity("fp32_activity", "ratio", Level.INSTANCE, highest=1.0)
+FP16_ACTIVITY = Quantity("fp16_activity", "ratio", Level.INSTANCE, highest=1.0)
 
 MEMORY_TOTAL = Quantity("memory_total", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_USED = Quantity("memory_used", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_FREE = Quantity("memory_free", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_RESERVED = Quantity("memory_reserved", "bytes", Level.INSTANCE, highest=1024 * _TERA)
+# The window through which the CPU reaches the card's memory.
+BAR1_TOTAL = Quantity("bar1_total", "bytes", Level.GPU, highest=1024 * _TERA, slow=True)
+BAR1_USED = Quantity("bar1_used", "bytes", Level.GPU, highest=1024 * _TERA, slow=True)
+BAR1_FREE = Quantity("bar1_free", "bytes", Level.GPU, highest=1024 * _TERA, slow=True)
 
 POWER = Quantity("power", "watts", Level.GPU, highest=100_000.0)
+POWER_INSTANT = Quantity("power_instant", "watts", Level.GPU, highest=100_000.0)
+# The limit in force; the one that was asked for; the range that may be asked for; the one after a reset.
 POWER_LIMIT = Quantity("power_limit", "watts", Level.GPU, highest=100_000.0, slow=True)
+POWER_LIMIT_MANAGEMENT = Quantity("power_limit_management", "watts", Level.GPU, highest=100_000.0, slow=True)
+POWER_LIMIT_MIN = Quantity("power_limit_min", "watts", Level.GPU, highest=100_000.0, slow=True)
 POWER_LIMIT_MAX = Quantity("power_limit_max", "watts", Level.GPU, highest=100_000.0, slow=True)
+POWER_LIMIT_DEFAULT = Quantity("power_limit_default", "watts", Level.GPU, highest=100_000.0, slow=True)
 # Integer millijoules since the driver was loaded: the hardware counter that the books sum to.
 ENERGY = Quantity("energy", "millijoules", Level.GPU)
 
 TEMPERATURE = Quantity("temperature", "celsius", Level.GPU, highest=200.0, lowest=-60.0)
 MEMORY_TEMPERATURE = Quantity("memory_temperature", "celsius", Level.GPU, highest=200.0, lowest=-60.0)
+TEMPERATURE_SLOWDOWN = Quantity(
+    "temperature_slowdown", "celsius", Level.GPU, highest=200.0, lowest=-60.0, slow=True
+)
+TEMPERATURE_SHUTDOWN = Quantity(
+    "temperature_shutdown", "celsius", Level.GPU, highest=200.0, lowest=-60.0, slow=True
+)
 FAN_SPEED = Quantity("fan_speed", "ratio", Level.GPU, highest=2.0, slow=True)
 
 GRAPHICS_CLOCK = Quantity("graphics_clock", "hertz", Level.GPU, highest=_TERA)
 SM_CLOCK = Quantity("sm_clock", "hertz", Level.GPU, highest=_TERA)
 MEMORY_CLOCK = Quantity("memory_clock", "hertz", Level.GPU, highest=_TERA)
 VIDEO_CLOCK = Quantity("video_clock", "hertz", Level.GPU, highest=_TERA)
+# What applications' clocks are set to, and the highest that the card can run at.
+APP_SM_CLOCK = Quantity("app_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
+APP_MEMORY_CLOCK = Quantity("app_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
+MAX_SM_CLOCK = Quantity("max_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
+MAX_MEMORY_CLOCK = Quantity("max_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
+MAX_VIDEO_CLOCK = Quantity("max_video_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 PERFORMANCE_STATE = Quantity("performance_state", "", Level.GPU, highest=15)
+# Why the clocks are where they are now: bits of nvmlClocksEventReasons.
+CLOCK_EVENT_REASONS = Quantity("clock_event_reasons", "", Level.GPU)
+
+# Time that the clocks were held down for each reason, since the driver was loaded.
+POWER_VIOLATION = Quantity("power_violation", "nanoseconds", Level.GPU)
+THERMAL_VIOLATION = Quantity("thermal_violation", "nanoseconds", Level.GPU)
+SYNC_BOOST_VIOLATION = Quantity("sync_boost_violation", "nanoseconds", Level.GPU)
+BOARD_LIMIT_VIOLATION = Quantity("board_limit_violation", "nanoseconds", Level.GPU)
+LOW_UTILIZATION_VIOLATION = Quantity("low_utilization_violation", "nanoseconds", Level.GPU)
+RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds", Level.GPU)
+
+# NVML's enumerations: nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process), 0 or 1,
+# nvmlGpuVirtualizationMode_t (0 none to 4), 0 or 1. Slices: how many Instances fit at most, 0 with MIG off.
+COMPUTE_MODE = Quantity("compute_mode", "", Level.GPU, highest=3, slow=True)
+PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=True)
+VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
+MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
+MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
 
 # Cumulative since driver load; the hardware says that they can wrap (nvml.h, fields 197 and 198).
 PCIE_TX = Quantity("pcie_tx", "bytes", Level.GPU)
 PCIE_RX = Quantity("pcie_rx", "bytes", Level.GPU)
 PCIE_REPLAYS = Quantity("pcie_replays", "", Level.GPU, slow=True)
+# Means over the time between two ticks, from GPM.
+PCIE_TX_RATE = Quantity("pcie_tx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
+PCIE_RX_RATE = Quantity("pcie_rx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
+
+# Payload of all links together, cumulative since driver load.
+NVLINK_TX = Quantity("nvlink_tx", "bytes", Level.GPU)
+NVLINK_RX = Quantity("nvlink_rx", "bytes", Level.GPU)
+# Both directions together, from two reads of the counters; by direction, from GPM.
+NVLINK_RATE = Quantity("nvlink_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
+NVLINK_TX_RATE = Quantity("nvlink_tx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
+NVLINK_RX_RATE = Quantity("nvlink_rx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
+NVLINK_CRC_FLIT_ERRORS = Quantity("nvlink_crc_flit_errors", "", Level.GPU, slow=True)
+NVLINK_CRC_DATA_ERRORS = Quantity("nvlink_crc_data_errors", "", Level.GPU, slow=True)
+NVLINK_REPLAY_ERRORS = Quantity("nvlink_replay_errors", "", Level.GPU, slow=True)
+NVLINK_RECOVERY_ERRORS = Quantity("nvlink_recovery_errors", "", Level.GPU, slow=True)
+
+# Over the card's life; since the driver was loaded.
 ECC_CORRECTED = Quantity("ecc_corrected", "", Level.GPU, slow=True)
 ECC_UNCORRECTED = Quantity("ecc_uncorrected", "", Level.GPU, slow=True)
+ECC_CORRECTED_VOLATILE = Quantity("ecc_corrected_volatile", "", Level.GPU, slow=True)
+ECC_UNCORRECTED_VOLATILE = Quantity("ecc_uncorrected_volatile", "", Level.GPU, slow=True)
+
+# Memory taken out of use after errors: pages up to Volta and Turing, rows from Ampere on. Pending: a reset
+# will do it (0 or 1). Failure: a row could not be remapped (0 or 1).
+RETIRED_PAGES_CORRECTABLE = Quantity("retired_pages_correctable", "", Level.GPU, slow=True)
+RETIRED_PAGES_UNCORRECTABLE = Quantity("retired_pages_uncorrectable", "", Level.GPU, slow=True)
+RETIRED_PAGES_PENDING = Quantity("retired_pages_pending", "", Level.GPU, highest=1, slow=True)
+REMAPPED_ROWS_CORRECTABLE = Quantity("remapped_rows_correctable", "", Level.GPU, slow=True)
+REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", Level.GPU, slow=True)
+ROW_REMAP_PENDING = Quantity("row_remap_pending", "", Level.GPU, highest=1, slow=True)
+ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", Level.GPU, highest=1, slow=True)
 
 QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)

@@ -26,7 +26,7 @@ VGPU_ECC_NOT_SUPPORTED: Final = 22
 ARGUMENT_VERSION_MISMATCH: Final = 25
 DEPRECATED: Final = 26
 
-# This device, or this driver, does not have the thing at all: asking again is pointless.
+# This device, or this driver, does not have the thing at all: asking again soon is pointless.
 UNSUPPORTED: Final = frozenset(
     {NOT_SUPPORTED, FUNCTION_NOT_FOUND, VGPU_ECC_NOT_SUPPORTED, ARGUMENT_VERSION_MISMATCH, DEPRECATED}
 )

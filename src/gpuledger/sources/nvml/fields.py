@@ -1,4 +1,4 @@
-"""Which call or field id tells which quantity, in which unit, and on which architectures.
+"""Which call, field id or GPM metric tells which quantity, in which unit, and on which architectures.
 
 What a card does not have it says at run time (NOT_SUPPORTED); the notes are for the reader.
 """
@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
-from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64
+from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64, UNSIGNED_INT
 
 NO_BLANK: Final = -1
+ALL_LINKS: Final = 0xFFFF_FFFF
+_MHZ: Final = 1_000_000
 _CLOCK: Final = "nvmlDeviceGetClockInfo"
+_MAX_CLOCK: Final = "nvmlDeviceGetMaxClockInfo"
+_APP_CLOCK: Final = "nvmlDeviceGetApplicationsClock"
+_THRESHOLD: Final = "nvmlDeviceGetTemperatureThreshold"
+_ERRORS: Final = "nvmlDeviceGetTotalEccErrors"
+_LIMITS: Final = "nvmlDeviceGetPowerManagementLimitConstraints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,8 @@ class Number:
     """A call that answers with one number, worth `raw * multiply / divide` in the quantity's unit.
 
     `arguments` follow the handle. The call writes `outputs` unsigned ints of which number `take` is meant,
-    or one unsigned long long if `wide`. `blank` is the value that means "not available".
+    or one unsigned long long if `wide`. `blank` is the value that means "not available". `older` is the
+    call's name in libraries that do not have it under this one.
     """
 
     quantity: Quantity
@@ -34,29 +43,69 @@ class Number:
     take: int = 0
     wide: bool = False
     blank: int = BLANK_32
+    older: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A call that writes one structure with a number for each of `tells`, worth `raw / divide`."""
+
+    call: str
+    layout: Struct
+    tells: tuple[Quantity, ...]
+    divide: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field id of nvmlDeviceGetFieldValues, in the quantity's unit, and the call for cards that lack it."""
+    """A field id of nvmlDeviceGetFieldValues, worth `raw * multiply / divide`, and the call for cards that
+    lack it. `scope` is the scopeId asked; `value_type` is believed before what the driver says it is.
+    """
 
     quantity: Quantity
     field_id: int
     fallback: Number | None = None
+    multiply: int = 1
+    divide: int = 1
+    scope: int = 0
+    value_type: int | None = None
 
 
-# nvmlDeviceGetUtilizationRates tells both in one call: whole GPU, not under MIG. All-ones is no documented
-# blank there but a known driver fault, so it is left to be disbelieved and counted.
-RATES_CALL: Final = "nvmlDeviceGetUtilizationRates"
-RATES: Final = (q.UTILIZATION, q.MEMORY_UTILIZATION)
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of nvmlGpmMetricsGet, worth `value * multiply / divide`.
+
+    One `of_gpu_instance` is not known of the compute instances that share a GPU instance.
+    """
+
+    quantity: Quantity
+    metric_id: int
+    multiply: int = 1
+    divide: int = 100
+    of_gpu_instance: bool = False
+
+
+GROUPS: Final = (
+    # Whole GPU, not under MIG. All-ones is no documented blank there but a known driver fault, so it is left
+    # to be disbelieved and counted.
+    Group(
+        "nvmlDeviceGetUtilizationRates",
+        Struct("@II"),
+        (q.UTILIZATION, q.MEMORY_UTILIZATION),
+        divide=100,
+    ),
+    Group("nvmlDeviceGetBAR1MemoryInfo", Struct("@QQQ"), (q.BAR1_TOTAL, q.BAR1_FREE, q.BAR1_USED)),
+)
 
 # nvmlDeviceGetMemoryInfo_v2 (driver 510) or, without RESERVED, nvmlDeviceGetMemoryInfo; also on Instances.
 MEMORY_CALL: Final = "nvmlDeviceGetMemoryInfo_v2"
 MEMORY: Final = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 
-# GPM metric 1 (GRAPHICS_UTIL) from two samples; Hopper and later, also on Instances.
-ACTIVITY_CALL: Final = "nvmlGpmMetricsGet"
-ACTIVITY: Final = q.ENGINE_ACTIVITY
+# Told by the look at how a card is cut, which every tick needs anyway (mig.py).
+CUT: Final[Mapping[Quantity, str]] = {
+    q.MIG_MODE: "nvmlDeviceGetMigMode",
+    q.MIG_MAX_SLICES: "nvmlDeviceGetMaxMigDeviceCount",
+}
 
 NUMBERS: Final = (
     # Not under MIG; Kepler and later. The second output is the sampling period.
@@ -66,51 +115,161 @@ NUMBERS: Final = (
     Number(q.POWER, "nvmlDeviceGetPowerUsage", divide=1000),
     # The limit in force: the lowest of what was requested, by whatever means, and what the board imposes.
     Number(q.POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", divide=1000),
-    Number(q.POWER_LIMIT_MAX, "nvmlDeviceGetPowerManagementLimitConstraints", divide=1000, outputs=2, take=1),
+    Number(q.POWER_LIMIT_MAX, _LIMITS, divide=1000, outputs=2, take=1),
     # Sensor 0 is the die (NVML_TEMPERATURE_GPU); whole degrees.
     Number(q.TEMPERATURE, "nvmlDeviceGetTemperature", arguments=(0,)),
+    # nvmlTemperatureThresholds_t: at which the card switches itself off, and at which it slows down.
+    Number(q.TEMPERATURE_SHUTDOWN, _THRESHOLD, arguments=(0,)),
+    Number(q.TEMPERATURE_SLOWDOWN, _THRESHOLD, arguments=(1,)),
     # Percent of the maximum, may exceed 100; cards with fans of their own only.
     Number(q.FAN_SPEED, "nvmlDeviceGetFanSpeed", divide=100),
     # Megahertz by nvmlClockType_t.
-    Number(q.GRAPHICS_CLOCK, _CLOCK, multiply=1_000_000, arguments=(0,)),
-    Number(q.SM_CLOCK, _CLOCK, multiply=1_000_000, arguments=(1,)),
-    Number(q.MEMORY_CLOCK, _CLOCK, multiply=1_000_000, arguments=(2,)),
-    Number(q.VIDEO_CLOCK, _CLOCK, multiply=1_000_000, arguments=(3,)),
+    Number(q.GRAPHICS_CLOCK, _CLOCK, multiply=_MHZ, arguments=(0,)),
+    Number(q.SM_CLOCK, _CLOCK, multiply=_MHZ, arguments=(1,)),
+    Number(q.MEMORY_CLOCK, _CLOCK, multiply=_MHZ, arguments=(2,)),
+    Number(q.VIDEO_CLOCK, _CLOCK, multiply=_MHZ, arguments=(3,)),
+    Number(q.MAX_SM_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(1,)),
+    Number(q.MAX_MEMORY_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(2,)),
+    Number(q.MAX_VIDEO_CLOCK, _MAX_CLOCK, multiply=_MHZ, arguments=(3,)),
+    # Deprecated in CUDA 13 and to go with CUDA 14.
+    Number(q.APP_SM_CLOCK, _APP_CLOCK, multiply=_MHZ, arguments=(1,)),
+    Number(q.APP_MEMORY_CLOCK, _APP_CLOCK, multiply=_MHZ, arguments=(2,)),
     # 0 fastest to 15; 32 is NVML_PSTATE_UNKNOWN.
     Number(q.PERFORMANCE_STATE, "nvmlDeviceGetPerformanceState", blank=32),
+    # Renamed with driver 535.
+    Number(
+        q.CLOCK_EVENT_REASONS,
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        wide=True,
+        blank=BLANK_64,
+        older="nvmlDeviceGetCurrentClocksThrottleReasons",
+    ),
     Number(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter"),
+    # Under MIG a card tells it of its Instances alone.
+    Number(q.COMPUTE_MODE, "nvmlDeviceGetComputeMode"),
+    Number(q.PERSISTENCE_MODE, "nvmlDeviceGetPersistenceMode"),
+    Number(q.VIRTUALIZATION_MODE, "nvmlDeviceGetVirtualizationMode"),
 )
+
+
+def _ecc(quantity: Quantity, field_id: int, kind: int, counter: int) -> Field:
+    """`kind` 0 is corrected and 1 uncorrected errors; `counter` 0 is volatile and 1 aggregate."""
+    call = Number(quantity, _ERRORS, arguments=(kind, counter), wide=True, blank=BLANK_64)
+    return Field(quantity, field_id, call)
+
 
 FIELDS: Final = (
     # NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: millijoules since the driver was loaded; Volta and later.
     Field(q.ENERGY, 83, Number(q.ENERGY, "nvmlDeviceGetTotalEnergyConsumption", wide=True, blank=BLANK_64)),
-    # NVML_FI_DEV_MEMORY_TEMP: cards with HBM.
-    Field(q.MEMORY_TEMPERATURE, 82),
+    # NVML_FI_DEV_MEMORY_TEMP: cards with HBM. Drivers of branch 545 name a wrong type for it.
+    Field(q.MEMORY_TEMPERATURE, 82, value_type=UNSIGNED_INT),
+    # NVML_FI_DEV_POWER_INSTANT, milliwatts; scope 0 is the GPU, 1 the module that it sits on.
+    Field(q.POWER_INSTANT, 186, divide=1000),
+    # NVML_FI_DEV_POWER_MIN_LIMIT, _DEFAULT_LIMIT and _REQUESTED_LIMIT, milliwatts.
+    Field(q.POWER_LIMIT_MIN, 187, Number(q.POWER_LIMIT_MIN, _LIMITS, divide=1000, outputs=2), divide=1000),
+    Field(
+        q.POWER_LIMIT_DEFAULT,
+        189,
+        Number(q.POWER_LIMIT_DEFAULT, "nvmlDeviceGetPowerManagementDefaultLimit", divide=1000),
+        divide=1000,
+    ),
+    Field(
+        q.POWER_LIMIT_MANAGEMENT,
+        192,
+        Number(q.POWER_LIMIT_MANAGEMENT, "nvmlDeviceGetPowerManagementLimit", divide=1000),
+        divide=1000,
+    ),
+    # NVML_FI_DEV_PERF_POLICY_POWER and the five after it: nanoseconds.
+    Field(q.POWER_VIOLATION, 74),
+    Field(q.THERMAL_VIOLATION, 75),
+    Field(q.SYNC_BOOST_VIOLATION, 76),
+    Field(q.BOARD_LIMIT_VIOLATION, 77),
+    Field(q.LOW_UTILIZATION_VIOLATION, 78),
+    Field(q.RELIABILITY_VIOLATION, 79),
     # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and RX: cumulative, "can be wrapped"; Ampere and later.
     Field(q.PCIE_TX, 197),
     Field(q.PCIE_RX, 198),
-    # NVML_FI_DEV_ECC_SBE_AGG_TOTAL and DBE: over the card's life, with ECC on. The fallback's arguments are
-    # the kind of error (corrected, uncorrected) and the counter (1 is aggregate).
-    Field(
-        q.ECC_CORRECTED,
-        5,
-        Number(q.ECC_CORRECTED, "nvmlDeviceGetTotalEccErrors", arguments=(0, 1), wide=True, blank=BLANK_64),
-    ),
-    Field(
-        q.ECC_UNCORRECTED,
-        6,
-        Number(q.ECC_UNCORRECTED, "nvmlDeviceGetTotalEccErrors", arguments=(1, 1), wide=True, blank=BLANK_64),
-    ),
+    # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and RX: KiB of payload, driver 450 and later.
+    Field(q.NVLINK_TX, 138, multiply=1024, scope=ALL_LINKS),
+    Field(q.NVLINK_RX, 139, multiply=1024, scope=ALL_LINKS),
+    # NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, _CRC_DATA_, _REPLAY_ and _RECOVERY_.
+    Field(q.NVLINK_CRC_FLIT_ERRORS, 38),
+    Field(q.NVLINK_CRC_DATA_ERRORS, 45),
+    Field(q.NVLINK_REPLAY_ERRORS, 52),
+    Field(q.NVLINK_RECOVERY_ERRORS, 59),
+    # NVML_FI_DEV_ECC_SBE_VOL_TOTAL, DBE_VOL, SBE_AGG and DBE_AGG: with ECC on.
+    _ecc(q.ECC_CORRECTED_VOLATILE, 3, kind=0, counter=0),
+    _ecc(q.ECC_UNCORRECTED_VOLATILE, 4, kind=1, counter=0),
+    _ecc(q.ECC_CORRECTED, 5, kind=0, counter=1),
+    _ecc(q.ECC_UNCORRECTED, 6, kind=1, counter=1),
+    # NVML_FI_DEV_RETIRED_SBE, _DBE and _PENDING: before Ampere.
+    Field(q.RETIRED_PAGES_CORRECTABLE, 29),
+    Field(q.RETIRED_PAGES_UNCORRECTABLE, 30),
+    Field(q.RETIRED_PAGES_PENDING, 31),
+    # NVML_FI_DEV_REMAPPED_COR, _UNC, _PENDING and _FAILURE: Ampere and later.
+    Field(q.REMAPPED_ROWS_CORRECTABLE, 142),
+    Field(q.REMAPPED_ROWS_UNCORRECTABLE, 143),
+    Field(q.ROW_REMAP_PENDING, 144),
+    Field(q.ROW_REMAP_FAILURE, 145),
 )
 
-# What a card counts up and never down, but for a reset of the card or of the driver, or a wrap.
-CUMULATIVE: Final = frozenset({q.PCIE_TX, q.PCIE_RX, q.PCIE_REPLAYS, q.ECC_CORRECTED, q.ECC_UNCORRECTED})
+# What is not read but worked out of two reads of these.
+LINK_RATE: Final = q.NVLINK_RATE
+LINKS: Final = (q.NVLINK_TX, q.NVLINK_RX)
+
+# GPM, from two samples: Hopper and later, also on Instances. Percent, then MiB a second.
+METRICS_CALL: Final = "nvmlGpmMetricsGet"
+METRICS: Final = (
+    Metric(q.ENGINE_ACTIVITY, 1),
+    Metric(q.SM_ACTIVITY, 2),
+    Metric(q.SM_OCCUPANCY, 3),
+    Metric(q.TENSOR_ACTIVITY, 5),
+    Metric(q.DRAM_ACTIVITY, 10, of_gpu_instance=True),
+    Metric(q.FP64_ACTIVITY, 11),
+    Metric(q.FP32_ACTIVITY, 12),
+    Metric(q.FP16_ACTIVITY, 13),
+    Metric(q.PCIE_TX_RATE, 20, multiply=1 << 20, divide=1),
+    Metric(q.PCIE_RX_RATE, 21, multiply=1 << 20, divide=1),
+    Metric(q.NVLINK_RX_RATE, 60, multiply=1 << 20, divide=1),
+    Metric(q.NVLINK_TX_RATE, 61, multiply=1 << 20, divide=1),
+)
+
+# What a card counts up and never down, but for a reset of the card or of the driver, or a wrap. Energy is
+# told as it reads: the books have rules of their own for one that steps back.
+CUMULATIVE: Final = frozenset(
+    {
+        *LINKS,
+        q.PCIE_TX,
+        q.PCIE_RX,
+        q.PCIE_REPLAYS,
+        q.POWER_VIOLATION,
+        q.THERMAL_VIOLATION,
+        q.SYNC_BOOST_VIOLATION,
+        q.BOARD_LIMIT_VIOLATION,
+        q.LOW_UTILIZATION_VIOLATION,
+        q.RELIABILITY_VIOLATION,
+        q.NVLINK_CRC_FLIT_ERRORS,
+        q.NVLINK_CRC_DATA_ERRORS,
+        q.NVLINK_REPLAY_ERRORS,
+        q.NVLINK_RECOVERY_ERRORS,
+        q.ECC_CORRECTED,
+        q.ECC_UNCORRECTED,
+        q.ECC_CORRECTED_VOLATILE,
+        q.ECC_UNCORRECTED_VOLATILE,
+        q.RETIRED_PAGES_CORRECTABLE,
+        q.RETIRED_PAGES_UNCORRECTABLE,
+        q.REMAPPED_ROWS_CORRECTABLE,
+        q.REMAPPED_ROWS_UNCORRECTABLE,
+    }
+)
 
 # The call or field id that tells each quantity, as documentation names it.
 SOURCES: Final[Mapping[Quantity, str]] = {
-    **dict.fromkeys(RATES, RATES_CALL),
+    **{quantity: group.call for group in GROUPS for quantity in group.tells},
     **dict.fromkeys(MEMORY, MEMORY_CALL),
-    ACTIVITY: ACTIVITY_CALL,
+    **CUT,
     **{number.quantity: number.call for number in NUMBERS},
     **{field.quantity: f"NVML field {field.field_id}" for field in FIELDS},
+    **{metric.quantity: METRICS_CALL for metric in METRICS},
+    LINK_RATE: "NVML fields 138 and 139",
 }

@@ -7,6 +7,8 @@ from typing import Final
 
 from gpuledger.model.checks import Finding, because, fails, skipped, unknown, warning, works
 from gpuledger.model.devices import Gpu, is_chosen
+from gpuledger.sources.nvml.gpu_health import health_findings
+from gpuledger.sources.nvml.gpu_names import numbered
 from gpuledger.sources.nvml.kernel import Kernel, PciGpu, same_slot
 from gpuledger.sources.nvml.probe import Answer, GpuAnswer
 
@@ -72,6 +74,7 @@ def gpu_findings(answer: Answer, chosen: tuple[str, ...], cause: str) -> Iterato
         yield from _mig(alive)
         yield _processes(alive)
         yield from _utilization(alive)
+        yield from health_findings(alive)
 
 
 def _gpu(told: GpuAnswer) -> Gpu:
@@ -107,12 +110,12 @@ def _persistence(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
     off = [gpu for gpu in gpus if gpu.persistence == 0]
     on = [gpu for gpu in gpus if gpu.persistence == 1]
     if on:
-        yield works(PERSISTENCE, what, f"on: {_numbers(on)}")
+        yield works(PERSISTENCE, what, f"on: {numbered(on)}")
     if off:
         yield warning(
             PERSISTENCE,
             what,
-            f"off: {_numbers(off)}; a GPU that nothing uses is set up anew at each use, which takes "
+            f"off: {numbered(off)}; a GPU that nothing uses is set up anew at each use, which takes "
             "seconds, and "
             "forgets its modes and energy count",
             "`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1` as root",
@@ -127,18 +130,18 @@ def _accounting(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
     on = [gpu for gpu in whole if gpu.accounting == 1]
     off = [gpu for gpu in whole if gpu.accounting == 0]
     if on:
-        yield works(ACCOUNTING, what, f"on: {_numbers(on)}")
+        yield works(ACCOUNTING, what, f"on: {numbered(on)}")
     if off:
         yield warning(
             ACCOUNTING,
             what,
-            f"off: {_numbers(off)}; processes that begin and end between two readings are lost, and of the "
+            f"off: {numbered(off)}; processes that begin and end between two readings are lost, and of the "
             "others it is not known to the moment when they came to the GPU and left it",
             "`nvidia-smi -am 1` as root, or `--enable-accounting` with gpuledger run as root, before the "
             "processes start that it shall record; it holds until the driver is unloaded",
         )
     if cut:
-        yield skipped(ACCOUNTING, what, f"the driver allows none while MIG is on: {_numbers(cut)}")
+        yield skipped(ACCOUNTING, what, f"the driver allows none while MIG is on: {numbered(cut)}")
     yield from _untold(ACCOUNTING, [(gpu, gpu.accounting_error) for gpu in whole if gpu.accounting is None])
 
 
@@ -148,9 +151,9 @@ def _untold(check: str, untold: Iterable[tuple[GpuAnswer, str]]) -> Iterator[Fin
         by_reason.setdefault(reason, []).append(gpu)
     for reason, gpus in by_reason.items():
         if reason in _NOT_THERE:
-            yield skipped(check, _WHAT[check], f"{_NO_MODE}: {_numbers(gpus)}")
+            yield skipped(check, _WHAT[check], f"{_NO_MODE}: {numbered(gpus)}")
         else:
-            yield unknown(check, _WHAT[check], f"{_numbers(gpus)}: {reason}")
+            yield unknown(check, _WHAT[check], f"{numbered(gpus)}: {reason}")
 
 
 def _mig(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
@@ -183,12 +186,12 @@ def _processes(gpus: Sequence[GpuAnswer]) -> Finding:
     unread = [gpu for gpu in gpus if gpu.processes is None]
     if not unread:
         total = sum(gpu.processes or 0 for gpu in gpus)
-        return works(PROCESSES, _WHAT[PROCESSES], f"readable, {total} entries on {_numbers(gpus)}")
+        return works(PROCESSES, _WHAT[PROCESSES], f"readable, {total} entries on {numbered(gpus)}")
     reasons = sorted({gpu.processes_error for gpu in unread})
     return fails(
         PROCESSES,
         _WHAT[PROCESSES],
-        f"not readable on {_numbers(unread)}: {'; '.join(reasons)}",
+        f"not readable on {numbered(unread)}: {'; '.join(reasons)}",
         "run as root (NO_PERMISSION), or update the driver (NOT_SUPPORTED, FUNCTION_NOT_FOUND); a vGPU "
         "host tells "
         "none for whole cards",
@@ -201,15 +204,15 @@ def _utilization(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
     readable = [gpu for gpu in gpus if not gpu.mig and not gpu.utilization_error]
     unread = [gpu for gpu in gpus if not gpu.mig and gpu.utilization_error]
     if readable:
-        yield works(UTILIZATION, what, f"readable: {_numbers(readable)}")
+        yield works(UTILIZATION, what, f"readable: {numbered(readable)}")
     if cut:
-        yield skipped(UTILIZATION, what, f"the driver tells none while MIG is on: {_numbers(cut)}")
+        yield skipped(UTILIZATION, what, f"the driver tells none while MIG is on: {numbered(cut)}")
     if unread:
         reasons = sorted({gpu.utilization_error for gpu in unread})
         yield warning(
             UTILIZATION,
             what,
-            f"not readable: {_numbers(unread)}: {'; '.join(reasons)}; who is active cannot be told there",
+            f"not readable: {numbered(unread)}: {'; '.join(reasons)}; who is active cannot be told there",
             "run as root (NO_PERMISSION); cards before Maxwell and vGPU guests have none (NOT_SUPPORTED)",
         )
 
@@ -283,16 +286,3 @@ def _absent(gpu: PciGpu, kernel: Kernel, total: int) -> Finding:
         f"look for {gpu.address} in `dmesg | grep -iE 'nvrm|xid'`; reboot; if it comes back, reseat or "
         "replace the card",
     )
-
-
-def _numbers(gpus: Iterable[GpuAnswer]) -> str:
-    """`GPU 0`, or `GPUs 0-3, 5`."""
-    indexes = sorted(gpu.index for gpu in gpus)
-    spans: list[list[int]] = []
-    for index in indexes:
-        if spans and spans[-1][1] == index - 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    text = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-    return f"GPU{'s' if len(indexes) > 1 else ''} {text}"

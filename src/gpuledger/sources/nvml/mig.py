@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuledger.model.devices import Instance
+from gpuledger.model.quantities import MIG_MAX_SLICES, MIG_MODE
 from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNSUPPORTED
 from gpuledger.sources.nvml.facts import UUID, Facts, make_instance
 from gpuledger.sources.nvml.findings import Findings
@@ -38,6 +39,7 @@ class MigCuts:
     def follow(self, state: GpuState, findings: Findings) -> bool:
         """Compare the cut of a Gpu with what is known; whether it changed. Raises GpuGone."""
         state.cut_read = True
+        state.cut_numbers.clear()
         if not state.mig_capable:
             return False
         code = self._library.ask(_MODE, state.handle, byref(self._mode), byref(self._pending))
@@ -48,6 +50,9 @@ class MigCuts:
             self._fail(state, code, _MODE, findings)
             return False
         enabled = self._mode.value == 1
+        state.cut_numbers[MIG_MODE] = self._mode.value
+        if not enabled:
+            state.cut_numbers[MIG_MAX_SLICES] = 0
         changed = enabled != state.mig_enabled
         if changed:
             # What a cut card does not tell, an uncut one may.
@@ -72,6 +77,7 @@ class MigCuts:
                 return []
             self._fail(state, code, call, findings)
             return None
+        state.cut_numbers[MIG_MAX_SLICES] = most
         slots: list[Slot] = []
         for index in range(most):
             handle = c_void_p()

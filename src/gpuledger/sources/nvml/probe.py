@@ -13,7 +13,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import CDLL, byref, c_uint
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,11 +21,19 @@ from typing import IO, Any, Final
 
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.quantities import (
+    RETIRED_PAGES_PENDING,
+    ROW_REMAP_FAILURE,
+    ROW_REMAP_PENDING,
+    Quantity,
+)
 from gpuledger.sources.nvml.codes import SUCCESS, name_of
 from gpuledger.sources.nvml.devices import Devices
 from gpuledger.sources.nvml.findings import Findings
+from gpuledger.sources.nvml.gpm import has_gpm
 from gpuledger.sources.nvml.library import LIBRARY, GpuGone, Library, load_library
 from gpuledger.sources.nvml.processes import ProcessLists
+from gpuledger.sources.nvml.readings import Readings
 from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.utilization import NOT_READABLE, UtilizationSamples
 
@@ -40,6 +48,7 @@ _START_LIMIT: Final = 30.0
 # Without persistence mode these set cards up from nothing, which takes seconds and is no fault.
 _SLOW_CALLS: Final = ("nvmlInit", "nvmlDeviceGetHandleBy")
 _SLOW_FACTOR: Final = 4
+_WORN: Final = frozenset({ROW_REMAP_PENDING, ROW_REMAP_FAILURE, RETIRED_PAGES_PENDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,9 @@ class GpuAnswer:
     """What one GPU said. Modes are 1 on, 0 off, None with the driver's reason in the field beside.
 
     `error` is the driver's reason when the GPU as a whole does not answer; `processes` counts its list, None
-    with `processes_error`; `utilization_error` is empty when per-process samples are readable.
+    with `processes_error`; `utilization_error` is empty when per-process samples are readable. `profiling`
+    says whether there are GPM metrics, `repair_pending` and `repair_failed` how memory with errors stands;
+    None is not known, for profiling with the reason unless it was not asked.
     """
 
     index: int
@@ -76,6 +87,10 @@ class GpuAnswer:
     processes: int | None = None
     processes_error: str = ""
     utilization_error: str = ""
+    profiling: bool | None = None
+    profiling_error: str = ""
+    repair_pending: bool | None = None
+    repair_failed: bool | None = None
 
 
 @dataclass(slots=True)
@@ -256,6 +271,8 @@ def _gpu(
             lists.read(state, findings)
         lists_error = findings.error_of("processes")
         used = samples.read(state, 0.0, findings)
+        profiling, profiling_error = _profiling(library, state)
+        worn = Readings(library, slow_interval=0.0).read(state, _WORN, 0.0, Findings())
     except GpuGone as gone:
         return _named(gpu, error=name_of(gone.code))
     cut_error = "" if state.cut_read else fault
@@ -280,6 +297,10 @@ def _gpu(
         processes=None if any(part.held is None for part in state.parts) else len(pids),
         processes_error=lists_error,
         utilization_error=unreadable,
+        profiling=profiling,
+        profiling_error=profiling_error,
+        repair_pending=_any(worn, ROW_REMAP_PENDING, RETIRED_PAGES_PENDING),
+        repair_failed=_any(worn, ROW_REMAP_FAILURE),
     )
 
 
@@ -291,6 +312,17 @@ def _mode(library: Library, call: str, state: GpuState) -> tuple[int | None, str
     mode = c_uint()
     code = library.ask(call, state.handle, byref(mode))
     return (mode.value, "") if code == SUCCESS else (None, name_of(code))
+
+
+def _profiling(library: Library, state: GpuState) -> tuple[bool | None, str]:
+    code, has = has_gpm(library, state.handle)
+    return (has, "") if code == SUCCESS else (None, name_of(code))
+
+
+def _any(values: Mapping[Quantity, float], *flags: Quantity) -> bool | None:
+    """Whether one of the flags is up; None if none was told."""
+    told = [values[flag] for flag in flags if flag in values]
+    return any(told) if told else None
 
 
 def _where_loaded(maps: Path = Path("/proc/self/maps")) -> str:

@@ -13,13 +13,13 @@ from gpuledger.model.process import AccountingRecord, GpuProcess, HostFacts
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
-from gpuledger.sources.nvml import accounting, devices, events, processes, readings, utilization
+from gpuledger.sources.nvml import accounting, answers, devices, events, processes, utilization
 from gpuledger.sources.nvml.accounting import AccountingRecords
-from gpuledger.sources.nvml.activity import EngineActivity
 from gpuledger.sources.nvml.codes import RELOADED, SUCCESS
 from gpuledger.sources.nvml.devices import Devices
 from gpuledger.sources.nvml.events import XidEvents
 from gpuledger.sources.nvml.findings import Findings
+from gpuledger.sources.nvml.gpm import PerformanceMetrics
 from gpuledger.sources.nvml.library import GpuGone, Library, load_library, unavailable
 from gpuledger.sources.nvml.processes import TYPES, ProcessLists, ProcessNames
 from gpuledger.sources.nvml.readings import Readings
@@ -58,7 +58,7 @@ class NvmlSource:
         self._library = Library(load)
         self._devices = Devices(self._library, settings.devices, settings.slow_interval, pci)
         self._readings = Readings(self._library, settings.slow_interval)
-        self._activity = EngineActivity(self._library, clock)
+        self._metrics = PerformanceMetrics(self._library, clock)
         self._lists = ProcessLists(self._library)
         self._names = ProcessNames(self._library)
         self._samples = UtilizationSamples(self._library)
@@ -114,7 +114,7 @@ class NvmlSource:
             told += self._tell(state, values, used.get(uuid, NOT_READABLE), records.get(uuid, ()), wanted)
         parts = (
             devices.PART,
-            readings.PART,
+            answers.PART,
             processes.PART,
             utilization.PART,
             accounting.PART,
@@ -141,7 +141,7 @@ class NvmlSource:
         """Let the driver go; a later `read` starts it again. Idempotent."""
         if self._library.started:
             self._events.reset()
-            self._activity.reset()
+            self._metrics.reset()
             self._library.stop()
         # Who closes it and reads again has reason to: what was refused before is not remembered.
         self._start_at = self._unavailable = None
@@ -196,7 +196,7 @@ class NvmlSource:
     def _forget_devices(self) -> None:
         if self._devices.changed:
             states = self._devices.states
-            self._activity.keep(part for state in states for part in (state, *state.instances))
+            self._metrics.keep(part for state in states for part in (state, *state.instances))
             self._accounting.keep(states)
 
     def _read_values(
@@ -210,9 +210,9 @@ class NvmlSource:
                 for part in (state, *state.instances):
                     part.fault, part.answered = SUCCESS, False
                     told = values[part.device.uuid] = self._readings.read(part, wanted, now, findings)
-                    self._activity.read(state, part, wanted, told, findings)
+                    self._metrics.read(state, part, wanted, told, findings)
             except GpuGone as gone:
-                state.lose(gone.code, gone.call, readings.PART, findings)
+                state.lose(gone.code, gone.call, answers.PART, findings)
         return values
 
     def _read_processes(self, unix: float, now: float, findings: Findings) -> bool:

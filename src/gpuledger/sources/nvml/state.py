@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ctypes import c_void_p
 from dataclasses import dataclass, field, replace
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.quantities import Quantity
+from gpuledger.model.quantities import Level, Quantity
 from gpuledger.sources.nvml.codes import NOTHING_YET, SUCCESS
 from gpuledger.sources.nvml.facts import Facts
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.periods import SamplePeriods
-from gpuledger.sources.nvml.plan import Plan
+from gpuledger.sources.nvml.plan import Plan, make_plan
 
+_MOST_PLANS = 8
 # Slot index, handle, UUID and attributes of a MIG device: what tells one cut from another.
 Slot = tuple[int, int, bytes, bytes]
 
@@ -22,10 +24,13 @@ class DeviceState:
     """What is kept of one Device between ticks.
 
     `support` says per quantity whether the Device has it, once that is known; `no_field` holds field ids
-    that it does not tell. `held` are the processes of the last list by pid, with type bits and bytes, None
-    if it could not be read; `pids` are those of the last list that could. `answered` and `fault` are of the
-    running tick: whether anything was told, and the first error code met. `counters` holds of each counter
-    what was told last, and a lower reading that is held back.
+    that it does not tell; at `doubt_at` what it lacks is asked for anew. `held` are the processes of the last
+    list by pid, with type bits and bytes, None if it could not be read; `pids` are those of the last list
+    that could. `answered` and `fault` are of the running tick: whether anything was told, and the first error
+    code met. `counters` holds of each counter what was told last, and a lower reading that is held back;
+    `links` is what NVLinks had moved by the last tick and when that was, None where no rate can follow from
+    it. `gpm` says whether there are metrics of the Device, None until that is known; `sampled_by` is the call
+    that takes their samples.
     """
 
     device: Device
@@ -36,9 +41,13 @@ class DeviceState:
     no_field: set[int] = field(default_factory=set)
     plans: dict[tuple[frozenset[Quantity], bool], Plan] = field(default_factory=dict)
     counters: dict[Quantity, tuple[float, float | None]] = field(default_factory=dict)
+    links: tuple[float, float] | None = None
+    gpm: bool | None = None
+    sampled_by: str = ""
     slow_values: dict[Quantity, float] = field(default_factory=dict)
     slow_at: float = 0.0
     slow_wanted: frozenset[Quantity] | None = None
+    doubt_at: float | None = None
     held: dict[int, tuple[int, int | None]] | None = None
     pids: frozenset[int] = frozenset()
     up: bool = True
@@ -49,6 +58,17 @@ class DeviceState:
     def memory_total(self) -> int | None:
         """Bytes, of which no process can hold more; None while that is not known."""
         return self.facts.memory
+
+    def plan(self, wanted: frozenset[Quantity], slow: bool) -> Plan:
+        """What to ask for the wanted quantities, by what is known of the Device by now."""
+        plan = self.plans.get((wanted, slow))
+        if plan is None:
+            if len(self.plans) > _MOST_PLANS:
+                self.plans.clear()
+            level = Level.INSTANCE if isinstance(self.device, Instance) else Level.GPU
+            plan = make_plan(level, wanted, slow, self.support, self.no_field)
+            self.plans[wanted, slow] = plan
+        return plan
 
     def learn(self, quantity: Quantity, has: bool) -> None:
         """Remember whether the Device has the quantity; a plan that asks for a thing it lacks is void."""
@@ -69,9 +89,28 @@ class DeviceState:
         self.counters[quantity] = (value, None)
         return value
 
+    def holds_back(self, quantity: Quantity) -> bool:
+        """Whether the counter was read lower than what is told of it."""
+        return quantity in self.counters and self.counters[quantity][1] is not None
+
+    def doubt(self, quantities: Iterable[Quantity]) -> None:
+        """What was known of whether the Device has these is not known any more."""
+        for quantity in quantities:
+            self.support.pop(quantity.key, None)
+        self.plans.clear()
+
+    def doubt_lacks(self) -> None:
+        """Ask anew for all that the Device said it does not have: links come up late, profilers end."""
+        self.support = {key: True for key, has in self.support.items() if has}
+        self.no_field.clear()
+        self.plans.clear()
+        self.gpm = self.gpm or None
+
     def forget(self) -> None:
         """Ask everything anew: the card came back or was cut differently."""
         self.support.clear()
+        self.links = self.gpm = None
+        self.sampled_by = ""
         self.no_field.clear()
         self.plans.clear()
         self.slow_values = {}
@@ -90,7 +129,8 @@ class GpuState(DeviceState):
     """A Gpu, its Instances, and what only a Gpu has.
 
     `cut_known` is False until MIG mode and, where that is on, the Instances were read; before that it is not
-    known on which Device the processes sit. `cut_read` is the same of the running tick. `last_sample` is the
+    known on which Device the processes sit. `cut_read` is the same of the running tick, `cut_numbers` what it
+    told of the quantities in CUT. `last_sample` is the
     newest utilization sample seen, in the driver's microseconds. `code` says why a Gpu that is not `up` is
     not; one that is `gone` is not even counted by the driver any more. `fresh` asks the owner of driver-side
     registrations to make them again.
@@ -99,6 +139,7 @@ class GpuState(DeviceState):
     gpu: Gpu = field(kw_only=True)
     mig_capable: bool = True
     mig_enabled: bool = False
+    cut_numbers: dict[Quantity, int] = field(default_factory=dict)
     cut_known: bool = False
     cut_read: bool = True
     instances: list[DeviceState] = field(default_factory=list)

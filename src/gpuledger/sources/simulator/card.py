@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import NO_USAGE, GpuProcess, UtilizationSample
-from gpuledger.model.quantities import ENGINE_ACTIVITY, QUANTITIES, Level, Quantity
+from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Failure, Reading
+from gpuledger.sources.simulator.abilities import Abilities
+from gpuledger.sources.simulator.engines import metric
 from gpuledger.sources.simulator.faults import Faults
-from gpuledger.sources.simulator.gauges import GAUGES, STORES, Gauge, Store, View, supported
+from gpuledger.sources.simulator.gauges import STORES, Store, View
 from gpuledger.sources.simulator.hardware import Hardware
 from gpuledger.sources.simulator.meter import Meter, Stretches
 from gpuledger.sources.simulator.people import People
 from gpuledger.sources.simulator.power import sm_count
 from gpuledger.sources.simulator.runs import Roster
 from gpuledger.sources.simulator.sampling import Sampling, sample
-from gpuledger.sources.simulator.scenario import FaultKind, FaultSpec, GpuSpec, Scenario
+from gpuledger.sources.simulator.scenario import FaultKind, FaultSpec, Scenario
 from gpuledger.sources.simulator.timeline import Phase, Timeline
 
 _UNCORRECTED_XIDS = frozenset({48, 94, 95})
 """Xids that come with an uncorrectable ECC error (NVIDIA's Xid catalogue)."""
-
-_WITH_GPM = frozenset({"Hopper", "Blackwell"})
 
 
 class Card:
@@ -54,7 +54,7 @@ class Card:
         self._at = 0
         self._uncorrected = 0
         self._heard = -1
-        self._plans: dict[tuple[frozenset[Quantity], bool], _Plan] = {}
+        self._plans: dict[tuple[frozenset[Quantity], bool], Abilities] = {}
         # What was measured of the engines since the last read, and the part of it that is told per process.
         self._engines: Sampling | None = None
         self._sampling: Sampling | None = None
@@ -150,8 +150,7 @@ class Card:
         view = self._view()
         values = {quantity: value for quantity, gauge in plan.gauges if (value := gauge(view)) is not None}
         spec = self.hardware.spec
-        if plan.gpu.get(ENGINE_ACTIVITY.key):
-            values[ENGINE_ACTIVITY] = self._activity(self.gpu)
+        self._tell_metrics(plan.metrics, values, self.gpu)
         self._tell_memory(plan, values, Store(spec.memory, spec.reserved_memory, view.memory_used))
         invalid = self._spoil(values, wanted, self.gpu)
         readings = [
@@ -166,8 +165,7 @@ class Card:
         ]
         for instance, part in era.instances:
             inside: dict[Quantity, float] = {}
-            if plan.instance.get(ENGINE_ACTIVITY.key):
-                inside[ENGINE_ACTIVITY] = self._activity(instance)
+            self._tell_metrics(plan.inside, inside, instance)
             self._tell_memory(plan, inside, Store(part.memory, 0, self._held(instance, part.memory)))
             invalid += self._spoil(inside, wanted, instance)
             readings.append(
@@ -211,21 +209,31 @@ class Card:
             is_used=bool(self.phase.seats),
             memory_used=min(used, spec.memory - spec.reserved_memory),
             uncorrected=self._uncorrected,
+            mig=era.mig_enabled,
         )
 
-    def _activity(self, device: Device) -> float:
-        """Share of time in which the engines of a Device were busy since the last read."""
-        if self._engines is None:
-            return 0.0
-        whole = self.hardware.spec.sm_count
-        shares = [
-            (self._engines.usage_of(seat.run).sm or 0.0) * sm_count(seat.device, whole)
-            for seat in self.phase.seats
-            if device in (seat.device, seat.device.gpu)
-        ]
-        return min(1.0, sum(shares) / sm_count(device, whole))
+    def _tell_metrics(self, wanted: list[Quantity], values: dict[Quantity, float], device: Device) -> None:
+        if not wanted:
+            return
+        busy, memory = self._busy(device)
+        for quantity in wanted:
+            values[quantity] = metric(quantity, busy, memory)
 
-    def _tell_memory(self, plan: _Plan, values: dict[Quantity, float], store: Store) -> None:
+    def _busy(self, device: Device) -> tuple[float, float]:
+        """Shares of time in which the engines and the memory of a Device were busy since the last read."""
+        if self._engines is None:
+            return 0.0, 0.0
+        whole = self.hardware.spec.sm_count
+        busy = memory = 0.0
+        for seat in self.phase.seats:
+            if device in (seat.device, seat.device.gpu):
+                used, size = self._engines.usage_of(seat.run), sm_count(seat.device, whole)
+                busy += (used.sm or 0.0) * size
+                memory += (used.memory or 0.0) * size
+        size = sm_count(device, whole)
+        return min(1.0, busy / size), min(1.0, memory / size)
+
+    def _tell_memory(self, plan: Abilities, values: dict[Quantity, float], store: Store) -> None:
         for quantity in plan.stores:
             values[quantity] = STORES[quantity](store)
 
@@ -242,7 +250,7 @@ class Card:
                 invalid += 1
         return invalid
 
-    def _lost(self, plan: _Plan) -> list[Reading]:
+    def _lost(self, plan: Abilities) -> list[Reading]:
         era = self.phase.era
         devices: list[Device] = [self.gpu, *(instance for instance, _ in era.instances)]
         return [
@@ -257,27 +265,11 @@ class Card:
             for device in devices
         ]
 
-    def _plan(self, wanted: frozenset[Quantity], mig: bool) -> _Plan:
+    def _plan(self, wanted: frozenset[Quantity], mig: bool) -> Abilities:
         key = (wanted, mig)
         if key not in self._plans:
-            self._plans[key] = _Plan(wanted, _missing(self.hardware.spec), mig)
+            self._plans[key] = Abilities(wanted, self.hardware.spec, mig)
         return self._plans[key]
-
-
-class _Plan:
-    """What to ask for one set of wanted quantities, worked out once."""
-
-    def __init__(self, wanted: frozenset[Quantity], lacks: frozenset[str], mig: bool) -> None:
-        self.gpu = supported(wanted, lacks, Level.GPU, mig)
-        self.instance = supported(wanted, lacks, Level.INSTANCE, mig)
-        told = [QUANTITIES[key] for key, has in self.gpu.items() if has]
-        self.gauges: list[tuple[Quantity, Gauge]] = [(item, GAUGES[item]) for item in told if item in GAUGES]
-        self.stores = [item for item in told if item in STORES]
-
-
-def _missing(spec: GpuSpec) -> frozenset[str]:
-    """What the model lacks; activity of engines came with Hopper (`nvmlGpmQueryDeviceSupport`)."""
-    return spec.lacks if spec.architecture in _WITH_GPM else spec.lacks | {ENGINE_ACTIVITY.key}
 
 
 def _is_of(fault: FaultSpec, device: Device) -> bool:

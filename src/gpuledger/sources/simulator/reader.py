@@ -65,6 +65,8 @@ _GPU = (
     "memory_clock_mhz",
     "idle_performance_state",
     "pcie_rate",
+    "nvlink_rate",
+    "nvlinks",
     "ecc",
     "lacks",
     "instances",
@@ -84,7 +86,8 @@ _FAULTS: dict[str, tuple[str, ...]] = {
     "source_fails": ("reason",),
 }
 _MOMENTS = frozenset({"xid", "counter_reset"})
-_ECC = ("ecc_corrected", "ecc_uncorrected")
+_ECC = tuple(key for key in QUANTITIES if key.startswith(("ecc_", "retired_", "remapped_", "row_remap_")))
+_NVLINKS = tuple(key for key in QUANTITIES if key.startswith("nvlink_"))
 _MEMORY = ("memory_total", "memory_used", "memory_free", "memory_reserved")
 
 
@@ -191,6 +194,7 @@ def _gpu(given: Table) -> GpuSpec:
         memory_clock=given.take("memory_clock_mhz", table.megahertz, base.memory_clock),
         idle_performance_state=given.take("idle_performance_state", integer(0, 15), 0),
         pcie_rate=given.take("pcie_rate", table.size, base.pcie_rate),
+        nvlink_rate=given.take("nvlink_rate", table.size, base.nvlink_rate),
     )
     return replace(spec, lacks=_lacks(given), layouts=_layouts(given))
 
@@ -208,6 +212,8 @@ def _lacks(given: Table) -> frozenset[str]:
         missing.add("energy")
     if not given.take("ecc", _flag, True):
         missing.update(_ECC)
+    if not given.take("nvlinks", _flag, True):
+        missing.update(_NVLINKS)
     if given.take("unified_memory", _flag, False):
         missing.update(_MEMORY)
     return frozenset(missing)

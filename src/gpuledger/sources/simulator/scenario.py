@@ -49,6 +49,7 @@ class GpuSpec:
     Power: `empty_power` while no compute process is resident, `resident_power` otherwise (contexts alone),
     plus `load_power` at full load of all multiprocessors, cut at `power_limit`. The energy counter starts at
     `counter_start` mJ and tells the value as of the last multiple of `counter_refresh`; 0 is continuous.
+    `pcie_rate` and `nvlink_rate` are bytes a second that full load moves, both directions together.
     `lacks` are keys of quantities that this model does not have.
     """
 
@@ -73,6 +74,7 @@ class GpuSpec:
     memory_clock: int = 2_619_000_000
     idle_performance_state: int = 0
     pcie_rate: int = 3_000_000_000
+    nvlink_rate: int = 0
     lacks: frozenset[str] = frozenset()
     layouts: tuple[Layout, ...] = (Layout(0, None),)
 

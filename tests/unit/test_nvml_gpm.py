@@ -1,10 +1,18 @@
-"""Engine activity from GPM: the mean between two ticks, per Gpu and per Instance."""
+"""GPM: means between two ticks, of a Gpu and of an Instance."""
 
 import pytest
 
-from gpuledger.model.quantities import ENGINE_ACTIVITY, POWER
+from gpuledger.model.quantities import (
+    DRAM_ACTIVITY,
+    ENGINE_ACTIVITY,
+    FP64_ACTIVITY,
+    PCIE_TX_RATE,
+    POWER,
+    SM_ACTIVITY,
+)
+from gpuledger.sources.nvml.fields import METRICS
 from nvml.library import NvmlGpu, NvmlInstance
-from nvml.machine import Machine, told
+from nvml.machine import Machine, told, values
 
 ONLY = [ENGINE_ACTIVITY]
 INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, LOST = 2, 3, 999, 15
@@ -36,7 +44,8 @@ def activity(machine, seconds=1.0, wanted=ONLY):
 
 def test_the_first_tick_has_nothing_to_compare_with(machine):
     reading = told(machine.tick(ONLY))
-    assert reading.values == {} and reading.supported == {"engine_activity": True}
+    assert reading.values == {} and reading.supported == {}
+    assert told(machine.tick(ONLY)).supported == {"engine_activity": True}
 
 
 def test_each_later_tick_tells_the_share_of_its_own_time(machine):
@@ -52,6 +61,53 @@ def test_two_samples_per_device_serve_for_ever(machine):
     for _ in range(10):
         activity(machine)
     assert [machine.count(call) for call in CALLS] == [1, 2, 10, 0, 9]
+
+
+def test_all_metrics_of_a_device_cost_one_comparison(machine):
+    machine.tick()
+    machine.tick()
+    assert [machine.count(call) for call in CALLS] == [1, 2, 2, 0, 1]
+
+
+def test_each_metric_is_told_in_its_unit(machine):
+    machine.gpus[0].answers = {
+        "gpm.1": 50.0,
+        "gpm.2": 40.0,
+        "gpm.3": 30.0,
+        "gpm.5": 20.0,
+        "gpm.10": 10.0,
+        "gpm.11": 5.0,
+        "gpm.12": 4.0,
+        "gpm.13": 3.0,
+        "gpm.20": 1.5,
+        "gpm.21": 2.0,
+        "gpm.60": 3.0,
+        "gpm.61": 4.0,
+    }
+    wanted = [metric.quantity for metric in METRICS]
+    machine.tick(wanted)
+    assert values(told(machine.tick(wanted))) == {
+        "engine_activity": 0.5,
+        "sm_activity": 0.4,
+        "sm_occupancy": 0.3,
+        "tensor_activity": 0.2,
+        "dram_activity": 0.1,
+        "fp64_activity": 0.05,
+        "fp32_activity": 0.04,
+        "fp16_activity": 0.03,
+        "pcie_tx_rate": 1_572_864,
+        "pcie_rx_rate": 2_097_152,
+        "nvlink_rx_rate": 3_145_728,
+        "nvlink_tx_rate": 4_194_304,
+    }
+
+
+def test_a_metric_that_a_card_lacks_leaves_the_others(machine):
+    machine.gpus[0].errors["gpm.11"] = NOT_SUPPORTED
+    machine.tick([ENGINE_ACTIVITY, FP64_ACTIVITY])
+    snapshot = machine.tick([ENGINE_ACTIVITY, FP64_ACTIVITY])
+    assert set(told(snapshot).values) == {ENGINE_ACTIVITY} and not snapshot.failures
+    assert told(snapshot).supported == {"engine_activity": True, "fp64_activity": False}
 
 
 def test_nothing_is_asked_when_it_is_not_wanted(machine):
@@ -81,6 +137,14 @@ def test_a_gpu_before_hopper_has_none_and_is_not_asked_again(machine):
     for _ in range(3):
         reading = told(machine.tick(ONLY))
         assert reading.up and reading.values == {} and reading.supported == {"engine_activity": False}
+    assert [machine.count(call) for call in CALLS] == [1, 0, 0, 0, 0]
+
+
+def test_a_gpu_before_hopper_is_asked_no_more_for_other_metrics(machine):
+    machine.gpus[0].numbers["architecture"] = 8
+    machine.tick(ONLY)
+    reading = told(machine.tick([*ONLY, SM_ACTIVITY]))
+    assert reading.supported == {"engine_activity": False, "sm_activity": False}
     assert [machine.count(call) for call in CALLS] == [1, 0, 0, 0, 0]
 
 
@@ -119,6 +183,24 @@ def test_an_error_loses_this_quantity_only_and_only_as_long_as_it_lasts(machine,
     assert activity(machine) == [pytest.approx(0.4)]
 
 
+def test_samples_that_have_told_blanks_for_a_minute_are_made_anew(machine):
+    machine.gpus[0].activity = "nan"
+    for _ in range(1 + 59):
+        activity(machine)
+    assert machine.count("nvmlGpmSampleAlloc") == 2
+    activity(machine)
+    machine.gpus[0].activity = 40.0
+    assert [activity(machine), activity(machine)] == [[None], [pytest.approx(0.4)]]
+    assert machine.count("nvmlGpmSampleAlloc") == 4 and machine.count("nvmlGpmSampleFree") == 2
+
+
+def test_blanks_of_some_metrics_are_no_reason_to_make_samples_anew(machine):
+    machine.gpus[0].answers["gpm.2"] = "nan"
+    for _ in range(70):
+        machine.tick([ENGINE_ACTIVITY, SM_ACTIVITY])
+    assert machine.count("nvmlGpmSampleAlloc") == 2
+
+
 def test_samples_that_cannot_be_allocated_are_tried_for_again(machine):
     machine.state.errors["nvmlGpmSampleAlloc"] = UNKNOWN
     assert machine.tick(ONLY).failures[0].reason == "UNKNOWN"
@@ -155,6 +237,34 @@ def test_compute_instances_that_share_a_gpu_instance_are_each_told_their_own(mac
     ]
     activity(machine)
     assert activity(machine) == [pytest.approx(share) for share in (0.555, 0.9, 0.3, 0.1)]
+
+
+def test_what_is_of_a_gpu_instance_or_of_the_whole_gpu_is_not_told_of_a_part_of_it(machine):
+    machine.state.gpus = [
+        cut(
+            NvmlInstance(0, gi=1, ci=0, activity=50.0),
+            NvmlInstance(1, gi=1, ci=1, activity=50.0),
+            NvmlInstance(2, gi=2, activity=50.0),
+        )
+    ]
+    wanted = [SM_ACTIVITY, DRAM_ACTIVITY, PCIE_TX_RATE]
+    machine.tick(wanted)
+    snapshot = machine.tick(wanted)
+    shared, other, alone = ({quantity.key for quantity in told(snapshot, n).values} for n in (1, 2, 3))
+    assert shared == other == {"sm_activity"} and alone == {"sm_activity", "dram_activity"}
+    assert told(snapshot, 1).supported == {"sm_activity": True, "dram_activity": False}
+    assert not snapshot.failures
+
+
+def test_an_instance_left_alone_in_its_gpu_instance_is_told_all_of_it(machine):
+    first, second = NvmlInstance(0, gi=1, ci=0, activity=50.0), NvmlInstance(1, gi=1, ci=1, activity=50.0)
+    machine.state.gpus = [cut(first, second)]
+    wanted = [SM_ACTIVITY, DRAM_ACTIVITY]
+    machine.tick(wanted)
+    machine.tick(wanted)
+    machine.gpus[0].instances = [first]
+    found = [{quantity.key for quantity in told(machine.tick(wanted), 1).values} for _ in range(2)]
+    assert found == [set(), {"sm_activity", "dram_activity"}]
 
 
 def test_where_a_driver_samples_no_mig_handles_a_shared_gpu_instance_is_not_split_by_guess(machine):

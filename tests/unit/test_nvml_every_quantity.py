@@ -1,0 +1,310 @@
+"""Every quantity of the driver: its unit, its sentinel, what it cannot be, and each error code.
+
+Whatever becomes of one, the other quantities of the Gpu and the other Gpus lose nothing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import pynvml
+import pytest
+
+from gpuledger.model import quantities as q
+from gpuledger.model.quantities import QUANTITIES, Quantity
+from gpuledger.sources.nvml.codes import name_of
+from nvml.library import NvmlGpu
+from nvml.machine import Machine, told
+
+CODES = sorted(value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_"))
+WHOLE_GPU = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
+NOTHING_YET = {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA}
+UNSUPPORTED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_DEPRECATED,
+}
+BLANK_32, BLANK_64 = 0xFFFFFFFF, 0x7FFFFFFFFFFFFFF2
+VOLTA, HOPPER = 5, 9
+
+
+@dataclass(frozen=True)
+class Row:
+    """`at` is where the library answers `raw`, which is `worth` so much in the quantity's unit.
+
+    `blank` means that there is none, `impossible` is beyond what can be; None where any number may be told.
+    `fails` is what must fail for it to be lost (`at` alone if empty), and `along` what is lost with it then.
+    """
+
+    quantity: Quantity
+    at: str
+    raw: float
+    worth: float
+    blank: float | None = BLANK_32
+    impossible: float | None = None
+    fails: tuple[str, ...] = ()
+    along: frozenset[Quantity] = frozenset()
+    architecture: int = HOPPER
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return self.fails or (self.at,)
+
+    @property
+    def is_field_alone(self) -> bool:
+        return self.calls == (self.at,) and self.at.startswith("field.")
+
+    @property
+    def lost(self) -> frozenset[Quantity]:
+        return self.along | {self.quantity}
+
+    @property
+    def lost_alone(self) -> frozenset[Quantity]:
+        """What goes where only this one is not told."""
+        return frozenset({self.quantity}) | (self.along & {q.NVLINK_RATE})
+
+
+RATES = "nvmlDeviceGetUtilizationRates"
+MEMORY = "nvmlDeviceGetMemoryInfo_v2"
+BAR1 = "nvmlDeviceGetBAR1MemoryInfo"
+LIMITS = "nvmlDeviceGetPowerManagementLimitConstraints"
+DEFAULT_LIMIT = "nvmlDeviceGetPowerManagementDefaultLimit"
+MANAGEMENT_LIMIT = "nvmlDeviceGetPowerManagementLimit"
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+ECC = "nvmlDeviceGetTotalEccErrors"
+OF_RATES = (q.UTILIZATION, q.MEMORY_UTILIZATION)
+OF_MEMORY = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
+OF_BAR1 = (q.BAR1_TOTAL, q.BAR1_FREE, q.BAR1_USED)
+
+
+def call(name: str, quantity: Quantity, raw: float, worth: float, impossible: float, **more: object) -> Row:
+    return Row(quantity, f"nvmlDeviceGet{name}", raw, worth, impossible=impossible, **more)
+
+
+def unmarked(name: str, quantity: Quantity, percent: int, **more: object) -> Row:
+    """A share of time; its call has no blank, so that all-ones is disbelieved."""
+    return Row(quantity, name, percent, percent / 100, None, BLANK_32, **more)
+
+
+def clock(name: str, quantity: Quantity, mhz: int) -> Row:
+    return call(name, quantity, mhz, mhz * 1_000_000, impossible=1_000_001)
+
+
+def watts(quantity: Quantity, at: str, *older: str, along: frozenset[Quantity] = frozenset()) -> Row:
+    return Row(quantity, at, 123_456, 123.456, impossible=2**31, fails=(at, *older), along=along)
+
+
+def counter(quantity: Quantity, field_id: int, *older: str, architecture: int = HOPPER) -> Row:
+    at = f"field.{field_id}"
+    return Row(quantity, at, 2**40, 2**40, BLANK_64, fails=(at, *older), architecture=architecture)
+
+
+def flag(quantity: Quantity, field_id: int, architecture: int = HOPPER) -> Row:
+    return Row(quantity, f"field.{field_id}", 1, 1, impossible=2, architecture=architecture)
+
+
+def share(quantity: Quantity, metric_id: int) -> Row:
+    return Row(quantity, f"gpm.{metric_id}", 12.5, 0.125, math.nan, 100.5)
+
+
+def speed(quantity: Quantity, metric_id: int) -> Row:
+    return Row(quantity, f"gpm.{metric_id}", 1.5, 1_572_864, math.nan, 1e12)
+
+
+ROWS = [
+    *(
+        unmarked(f"{RATES}.{place}", quantity, 29, fails=(RATES,), along=frozenset(OF_RATES))
+        for place, quantity in enumerate(OF_RATES)
+    ),
+    unmarked("nvmlDeviceGetEncoderUtilization", q.ENCODER_UTILIZATION, 3),
+    unmarked("nvmlDeviceGetDecoderUtilization", q.DECODER_UTILIZATION, 4),
+    *(
+        Row(quantity, f"{MEMORY}.{place}", 500, 500, BLANK_64, 2**62, fails, frozenset(OF_MEMORY))
+        for fails in [(MEMORY, "nvmlDeviceGetMemoryInfo")]
+        for place, quantity in enumerate(OF_MEMORY)
+    ),
+    *(
+        Row(quantity, f"{BAR1}.{place}", 500, 500, BLANK_64, 2**62, (BAR1,), frozenset(OF_BAR1))
+        for place, quantity in enumerate(OF_BAR1)
+    ),
+    watts(q.POWER, "nvmlDeviceGetPowerUsage"),
+    watts(q.POWER_INSTANT, "field.186"),
+    watts(q.POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
+    watts(q.POWER_LIMIT_MAX, f"{LIMITS}.1", LIMITS),
+    watts(q.POWER_LIMIT_MIN, "field.187", LIMITS, along=frozenset({q.POWER_LIMIT_MAX})),
+    watts(q.POWER_LIMIT_DEFAULT, "field.189", DEFAULT_LIMIT),
+    watts(q.POWER_LIMIT_MANAGEMENT, "field.192", MANAGEMENT_LIMIT),
+    counter(q.ENERGY, 83, ENERGY),
+    call("Temperature.0", q.TEMPERATURE, 61, 61, impossible=201),
+    Row(q.MEMORY_TEMPERATURE, "field.82", 72, 72, impossible=201),
+    call("TemperatureThreshold.0", q.TEMPERATURE_SHUTDOWN, 95, 95, impossible=201),
+    call("TemperatureThreshold.1", q.TEMPERATURE_SLOWDOWN, 90, 90, impossible=201),
+    call("FanSpeed", q.FAN_SPEED, 105, 1.05, impossible=201),
+    clock("ClockInfo.0", q.GRAPHICS_CLOCK, 1980),
+    clock("ClockInfo.1", q.SM_CLOCK, 1975),
+    clock("ClockInfo.2", q.MEMORY_CLOCK, 2619),
+    clock("ClockInfo.3", q.VIDEO_CLOCK, 1545),
+    clock("MaxClockInfo.1", q.MAX_SM_CLOCK, 1980),
+    clock("MaxClockInfo.2", q.MAX_MEMORY_CLOCK, 2619),
+    clock("MaxClockInfo.3", q.MAX_VIDEO_CLOCK, 1545),
+    clock("ApplicationsClock.1", q.APP_SM_CLOCK, 1410),
+    clock("ApplicationsClock.2", q.APP_MEMORY_CLOCK, 1215),
+    call("PerformanceState", q.PERFORMANCE_STATE, 2, 2, impossible=16, blank=32),
+    Row(q.CLOCK_EVENT_REASONS, "nvmlDeviceGetCurrentClocksEventReasons", 0x85, 0x85, BLANK_64),
+    counter(q.POWER_VIOLATION, 74),
+    counter(q.THERMAL_VIOLATION, 75),
+    counter(q.SYNC_BOOST_VIOLATION, 76),
+    counter(q.BOARD_LIMIT_VIOLATION, 77),
+    counter(q.LOW_UTILIZATION_VIOLATION, 78),
+    counter(q.RELIABILITY_VIOLATION, 79),
+    call("ComputeMode", q.COMPUTE_MODE, 3, 3, impossible=4),
+    call("PersistenceMode", q.PERSISTENCE_MODE, 1, 1, impossible=2),
+    call("VirtualizationMode", q.VIRTUALIZATION_MODE, 2, 2, impossible=5),
+    Row(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter", 7, 7),
+    counter(q.PCIE_TX, 197),
+    counter(q.PCIE_RX, 198),
+    Row(q.NVLINK_TX, "field.138", 2**30, 2**40, BLANK_64, along=frozenset({q.NVLINK_RATE})),
+    Row(q.NVLINK_RX, "field.139", 2**30, 2**40, BLANK_64, along=frozenset({q.NVLINK_RATE})),
+    counter(q.NVLINK_CRC_FLIT_ERRORS, 38),
+    counter(q.NVLINK_CRC_DATA_ERRORS, 45),
+    counter(q.NVLINK_REPLAY_ERRORS, 52),
+    counter(q.NVLINK_RECOVERY_ERRORS, 59),
+    counter(q.ECC_CORRECTED_VOLATILE, 3, ECC),
+    counter(q.ECC_UNCORRECTED_VOLATILE, 4, ECC),
+    counter(q.ECC_CORRECTED, 5, ECC),
+    counter(q.ECC_UNCORRECTED, 6, ECC),
+    counter(q.RETIRED_PAGES_CORRECTABLE, 29, architecture=VOLTA),
+    counter(q.RETIRED_PAGES_UNCORRECTABLE, 30, architecture=VOLTA),
+    flag(q.RETIRED_PAGES_PENDING, 31, architecture=VOLTA),
+    Row(q.REMAPPED_ROWS_CORRECTABLE, "field.142", 9, 9),
+    Row(q.REMAPPED_ROWS_UNCORRECTABLE, "field.143", 9, 9),
+    flag(q.ROW_REMAP_PENDING, 144),
+    flag(q.ROW_REMAP_FAILURE, 145),
+    share(q.ENGINE_ACTIVITY, 1),
+    share(q.SM_ACTIVITY, 2),
+    share(q.SM_OCCUPANCY, 3),
+    share(q.TENSOR_ACTIVITY, 5),
+    share(q.DRAM_ACTIVITY, 10),
+    share(q.FP64_ACTIVITY, 11),
+    share(q.FP32_ACTIVITY, 12),
+    share(q.FP16_ACTIVITY, 13),
+    speed(q.PCIE_TX_RATE, 20),
+    speed(q.PCIE_RX_RATE, 21),
+    speed(q.NVLINK_RX_RATE, 60),
+    speed(q.NVLINK_TX_RATE, 61),
+]
+# The cut of a card and the rate of its NVLinks have tests of their own.
+ELSEWHERE = {q.MIG_MODE, q.MIG_MAX_SLICES, q.NVLINK_RATE}
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    made = Machine(tmp_path, monkeypatch)
+    made.new_source(slow_interval=1.0)
+    return made
+
+
+def each(rows):
+    return pytest.mark.parametrize("row", list(rows), ids=lambda row: row.quantity.key)
+
+
+def ready(machine, row, gpus):
+    """A machine of so many equal Gpus that has told everything it can."""
+    machine.state.gpus = [NvmlGpu(fan=30, architecture=row.architecture) for _ in range(gpus)]
+    machine.tick()
+    complete = set(told(machine.tick()).values)
+    assert row.quantity in complete
+    return complete
+
+
+def test_the_table_has_every_quantity():
+    assert {row.quantity for row in ROWS} | ELSEWHERE == set(QUANTITIES.values())
+    assert len(ROWS) + len(ELSEWHERE) == len(QUANTITIES)
+
+
+@each(ROWS)
+def test_it_is_told_in_its_unit(machine, row):
+    complete = ready(machine, row, 1)
+    machine.gpus[0].answers[row.at] = row.raw
+    snapshot = machine.tick()
+    assert told(snapshot).get(row.quantity) == pytest.approx(row.worth, rel=1e-12)
+    assert told(snapshot).supported[row.quantity.key] is True
+    assert set(told(snapshot).values) == complete and not snapshot.failures and not snapshot.invalid
+
+
+@each(row for row in ROWS if row.blank is not None)
+def test_its_sentinel_is_absent_and_no_fault(machine, row):
+    complete = ready(machine, row, 1)
+    machine.gpus[0].answers[row.at] = row.blank
+    snapshot = machine.tick()
+    assert set(told(snapshot).values) == complete - row.lost_alone
+    assert not snapshot.failures and not snapshot.invalid
+    assert told(snapshot).supported[row.quantity.key] is True
+
+
+@each(row for row in ROWS if row.impossible is not None)
+def test_what_it_cannot_be_is_absent_and_counted(machine, row):
+    complete = ready(machine, row, 1)
+    machine.gpus[0].answers[row.at] = row.impossible
+    snapshot = machine.tick()
+    assert set(told(snapshot).values) == complete - row.lost_alone
+    assert snapshot.invalid == 1 and not snapshot.failures
+
+
+def test_every_bound_is_in_the_table():
+    bounded = {row.quantity for row in ROWS if row.impossible is not None}
+    assert bounded == {row.quantity for row in ROWS if row.quantity.highest < math.inf}
+
+
+@each(ROWS)
+def test_each_error_code_loses_it_alone_and_is_counted(machine, row):
+    """One Gpu answers one code each; the first is well."""
+    complete = ready(machine, row, len(CODES) + 1)
+    for gpu, code in zip(machine.gpus[1:], CODES, strict=True):
+        gpu.errors = dict.fromkeys(row.calls, code)
+    snapshot = machine.tick()
+    well, *readings = snapshot.readings
+    assert set(well.values) == complete
+    for reading, code in zip(readings, CODES, strict=True):
+        failures = [each for each in snapshot.failures if each.device == reading.device]
+        assert {each.reason for each in failures} <= {name_of(code)}, name_of(code)
+        if code in WHOLE_GPU and any(name.startswith("nvml") for name in row.calls):
+            assert not reading.up and failures
+            continue
+        assert set(reading.values) == complete - row.lost, name_of(code)
+        unsupported = code in UNSUPPORTED or (
+            row.is_field_alone and code == pynvml.NVML_ERROR_INVALID_ARGUMENT
+        )
+        assert (reading.supported[row.quantity.key] is False) == unsupported
+        assert bool(failures) == (not unsupported and code not in NOTHING_YET), name_of(code)
+        assert not failures or any(row.quantity.key in each.detail for each in failures)
+
+
+@pytest.mark.parametrize(("mode", "most"), [(0, 0), (1, 7)])
+def test_the_mode_of_a_card_and_how_often_it_can_be_cut(machine, mode, most):
+    machine.state.gpus = [NvmlGpu(mig=mode)]
+    reading = told(machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES]))
+    assert reading.values == {q.MIG_MODE: mode, q.MIG_MAX_SLICES: most}
+
+
+def test_a_card_that_cannot_be_cut_has_no_mode(machine):
+    machine.state.gpus = [NvmlGpu(mig=-1)]
+    snapshot = machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES])
+    assert told(snapshot).values == {} and not snapshot.failures
+    assert told(snapshot).supported == {"mig_mode": False, "mig_max_slices": False}
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code not in UNSUPPORTED | WHOLE_GPU])
+@pytest.mark.parametrize(
+    ("failing", "told_still"),
+    [("nvmlDeviceGetMigMode", set()), ("nvmlDeviceGetMaxMigDeviceCount", {q.MIG_MODE})],
+)
+def test_a_cut_that_is_not_told_is_absent_and_a_failure(machine, code, failing, told_still):
+    machine.state.gpus = [NvmlGpu(mig=1), NvmlGpu(mig=1)]
+    machine.tick()
+    machine.gpus[0].errors[failing] = code
+    snapshot = machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES])
+    assert set(told(snapshot).values) == told_still
+    assert set(told(snapshot, 1).values) == {q.MIG_MODE, q.MIG_MAX_SLICES}
+    assert [(each.device.index, each.reason) for each in snapshot.failures] == [(0, name_of(code))]

@@ -291,6 +291,26 @@ class TestMig:
         found = rows(dialect(), seen, "DCGM_FI_PROF_SM_ACTIVE")
         assert {labels["GPU_CI_ID"]: value for labels, value in found} == {"0": 0.0, "1": 0.5}
 
+    def test_memory_that_two_pods_compute_instances_share_is_nobodys(self) -> None:
+        halves = [instance(self.card, 2, ci, ci, profile="1c.3g.40gb") for ci in (0, 1)]
+        values = {q.MEMORY_USED: GIB, q.SM_ACTIVITY: 0.5}
+        cut = snapshot(
+            reading(self.card, values={}),
+            *(reading(half, values=values) for half in halves),
+            reading(self.small, values=values),
+        )
+        two = posted(cut, (halves[0], POD), (halves[1], OTHER))
+        (shared, _), (alone, _) = rows(dialect(), two, "DCGM_FI_DEV_FB_USED")
+        assert "pod" not in shared
+        assert (alone["GPU_I_ID"], alone.get("GPU_CI_ID")) == ("9", None)
+        assert [labels.get("pod") for labels, _ in rows(dialect(), two, "DCGM_FI_PROF_SM_ACTIVE")] == [
+            "train-0",
+            "notebook-0",
+            None,
+        ]
+        one = posted(cut, (halves[0], POD), (halves[1], POD))
+        assert rows(dialect(), one, "DCGM_FI_DEV_FB_USED")[0][0]["pod"] == "train-0"
+
 
 class TestXids:
     """The last Xid, and how often each came."""

@@ -112,7 +112,8 @@ class _Vocabulary:
     ) -> None:
         reading = place.reading
         is_instance = isinstance(reading.device, Instance)
-        end = tail(shape, place, _NO_LABELS)
+        end = tail(shape, place.attributes, _NO_LABELS)
+        shared_end = tail(shape, place.shared_attributes, _NO_LABELS)
         for metric, family in zip(self._metrics, families, strict=True):
             # Of a GPU that is cut up, what an instance has is told by its instances, all else by the GPU.
             if place.is_cut if metric.is_deep else is_instance:
@@ -120,11 +121,13 @@ class _Vocabulary:
             field = metric.field
             if field.labels:
                 for value, own in _special(field, page, snapshot, reading):
-                    family.add(value, *place.own, *tail(shape, place, own))
+                    family.add(value, *place.own, *tail(shape, place.attributes, own))
                 continue
-            start = place.shared if field.shared else place.own
-            if start is not None:
-                family.add(field.value(reading.values, metric.scale), *start, *end)
+            value = field.value(reading.values, metric.scale)
+            if not field.shared:
+                family.add(value, *place.own, *end)
+            elif place.shared is not None:
+                family.add(value, *place.shared, *shared_end)
 
 
 def _special(

@@ -128,6 +128,14 @@ def test_without_hostname_extra_labels_and_dashes_are_as_asked() -> None:
     assert "ostname" not in body(dialect(hostname=""), posted(one_gpu()))
 
 
+def test_label_fields_stand_in_order_of_their_names_and_a_blank_one_is_left_out() -> None:
+    csv = "150, gauge, x\n2, label, x\n85, label, x\n53, label, x\n65, label, x\n1, label, x\n55, label, x\n"
+    assert (
+        'Hostname="node-1",DCGM_FI_DEV_MINOR_NUMBER="3",DCGM_FI_DEV_SERIAL="165",DCGM_FI_DEV_VBIOS_VERSION="96.00",'
+        'DCGM_FI_DRIVER_VERSION="580.95.05",DCGM_FI_NVML_VERSION="13.580.95.05"} 61'
+    ) in body(dialect(csv), posted(one_gpu()))
+
+
 def test_what_was_not_read_is_not_told_and_its_family_leaves_no_trace() -> None:
     seen = posted(snapshot(reading(CARD, values={q.MEMORY_USED: 0})))
     assert "GPU_TEMP" not in body(dialect(), seen)

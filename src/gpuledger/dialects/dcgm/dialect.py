@@ -120,8 +120,8 @@ class _Vocabulary:
                 continue
             field = metric.field
             if field.labels:
-                for value, own in _special(field, page, snapshot, reading):
-                    family.add(value, *place.own, *tail(shape, place.attributes, own))
+                for special, own in _special(field, page, snapshot, reading):
+                    family.add(special, *place.own, *tail(shape, place.attributes, own))
                 continue
             value = field.value(reading.values, metric.scale)
             if not field.shared:

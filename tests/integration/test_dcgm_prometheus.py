@@ -1,4 +1,4 @@
-"""In dcgm-exporter's place: its environment, its dashboard's and document 002's queries, a real Prometheus."""
+"""In dcgm-exporter's place: its environment, dashboard's and document's queries, a real Prometheus."""
 
 from __future__ import annotations
 

@@ -61,10 +61,11 @@ class DcgmExporterSettings:
         means=_as("listen_address"),
         implies=_dcgm,
     )
-    interval: int = setting(
+    # Unset, what they mean has defaults of its own.
+    interval: int | None = setting(
         "dcgm_exporter.interval",
         integer(1, 3_600_000),
-        30_000,
+        None,
         "--slow-interval, in milliseconds; what is not slow is read at every --interval "
         "[DCGM_EXPORTER_INTERVAL]",
         flags=("-c", "--collect-interval"),
@@ -84,10 +85,10 @@ class DcgmExporterSettings:
         means=_as("devices"),
         implies=_dcgm,
     )
-    kubernetes: bool = setting(
+    kubernetes: bool | None = setting(
         "dcgm_exporter.kubernetes",
         boolean,
-        False,
+        None,
         "--kubernetes-enabled [DCGM_EXPORTER_KUBERNETES]",
         flags=("-k", "--kubernetes"),
         variables=("DCGM_EXPORTER_KUBERNETES",),

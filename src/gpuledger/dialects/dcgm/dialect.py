@@ -62,7 +62,7 @@ class _Metric:
     def __init__(self, column: Column, schema: Schema) -> None:
         self.column = column
         self.field = column.field
-        self.scale = column.field.scale(schema)
+        self.scale = column.scale(schema)
         self.is_deep = column.field.level is Level.INSTANCE
 
 
@@ -87,7 +87,7 @@ class _Vocabulary:
 
     def _spec(self, column: Column, shape: Shape) -> FamilySpec:
         field = column.field
-        unit = field.scale(self._settings.schema).unit
+        unit = column.scale(self._settings.schema).unit
         own_help = f"{field.help} (in {unit})." if unit else f"{field.help}."
         return FamilySpec(
             column.name(self._settings.schema),

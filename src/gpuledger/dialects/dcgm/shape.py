@@ -146,7 +146,7 @@ class Layout:
             if column.field.type == "text":
                 told.append(TEXTS[column.field.id](subject))
                 continue
-            value = column.field.value(values, column.field.scale(self._settings.schema))
+            value = column.field.value(values, column.scale(self._settings.schema))
             told.append("" if value is None else f"{value:.15g}")
         return tuple(told)
 

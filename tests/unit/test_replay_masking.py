@@ -313,7 +313,7 @@ def test_any_snapshot_can_be_masked(told: Snapshot) -> None:
     ]
 
 
-SAMPLE = re.compile(rb"([a-z_]+)(?:\{.*\})? (\S+)")
+SAMPLE = re.compile(rb"(?m)^([A-Za-z_]+)(?:\{.*\})? (\S+)$")
 
 
 @pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])

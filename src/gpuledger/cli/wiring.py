@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.control import Control
 from gpuledger.cli.doorway import open_doorway
+from gpuledger.cli.profiling import Profiling, open_profiling
+from gpuledger.config.dcgm import dcgm_settings, read_collectors
 from gpuledger.dialects.catalogue import dialects, known
+from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.pci import PciBus
@@ -23,7 +28,7 @@ from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.page import Dialect, Page
+from gpuledger.model.page import Dialect, MapHealth, Page
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
@@ -34,6 +39,7 @@ from gpuledger.outputs.health import health_routes
 from gpuledger.outputs.pages import PageStore
 from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.settings import HttpSettings
+from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
@@ -45,8 +51,10 @@ from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
 from gpuledger.workloads.open import Machine, MapSettings, open_maps
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
 from gpuledger.workloads.slurm.settings import SlurmSettings
+
+log = logging.getLogger("gpuledger.dcgm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,7 @@ class Parts:
     store: Store | None
     maps: Maps
     control: Control
+    profiling: Profiling | None = None
 
     @property
     def clock(self) -> Clock:
@@ -112,6 +121,8 @@ class Parts:
     def start(self) -> None:
         """Begin to look: who owns what, then who runs."""
         self.maps.start()
+        if self.profiling is not None:
+            self.profiling.start()
         self.node.start()
         self.control.start()
 
@@ -120,6 +131,8 @@ class Parts:
         self.control.stop()
         self.node.stop()
         self.maps.stop()
+        if self.profiling is not None:
+            self.profiling.stop()
         if self.store is not None:
             self.store.close()
 
@@ -148,8 +161,16 @@ def map_settings(values: Mapping[str, Any]) -> MapSettings:
 
 
 def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
-    """Every dialect by name, under the user's settings."""
-    return dialects(build(DialectSettings, values), __version__)
+    """Every dialect by name, under the user's settings.
+
+    Raises UsageError for a collectors file of which nothing can be told.
+    """
+    settings, dcgm = build(DialectSettings, values), dcgm_settings(values)
+    collectors = read_collectors(dcgm.collectors)
+    for warning in collectors.warnings:
+        log.warning("%s", warning)
+    node = node_name(settings.node_name, environ, gethostname())
+    return dialects(settings, __version__, DcgmDialect(dcgm, collectors, node))
 
 
 def assemble_parts(
@@ -170,6 +191,7 @@ def assemble_parts(
     clock = ground.clock
     source = ground.source(build(SourceSettings, values), build(SmiSettings, values))
     maps = ground.maps(values, source.info)
+    profiling = open_profiling(build(DcgmExporterSourceSettings, values), clock)
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
     store = doorway = None
     if keeps_books:
@@ -182,8 +204,12 @@ def assemble_parts(
             raise
 
     def publish(page: Page) -> None:
-        parts.pages.publish(page)
+        # After the books: what another program says is late, and not for them.
+        parts.pages.publish(page if profiling is None else profiling.added_to(page))
         published()
+
+    def health() -> tuple[MapHealth, ...]:
+        return maps.health() if profiling is None else (*maps.health(), profiling.health)
 
     ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
@@ -194,11 +220,12 @@ def assemble_parts(
         wanted=lambda: parts.pages.wants() | ledger.wants,
         clock=clock,
         interval=build(NodeSettings, values).interval,
-        maps=maps.health,
+        maps=health,
         interrupted=ledger.interrupt,
         pausable=doorway is not None,
     )
-    parts = Parts(ground, source, node, pages, ledger, store, maps, Control(node, doorway))
+    control = Control(node, doorway)
+    parts = Parts(ground, source, node, pages, ledger, store, maps, control, profiling)
     return parts
 
 

@@ -37,18 +37,47 @@ def assemble(
     settings = settings_of(groups)
     values: dict[str, Any] = {}
     if file is not None:
-        for key, value in _read_file(file, settings_of(others) | settings).items():
-            if key in settings:
-                values[key] = _parse(settings[key], value, f"{file}: {key}")
-    for key, item in settings.items():
-        # Empty is unset: that is what Helm and compose write for a value nobody gave.
-        if environment.get(item.environment):
-            values[key] = _parse(item, environment[item.environment], item.environment)
+        read = _read_file(file, settings_of(others) | settings)
+        found = [(settings[key], value, f"{file}: {key}") for key, value in read.items() if key in settings]
+        _take(values, settings, found)
+    _take(values, settings, _in_environment(settings, environment))
+    given: list[_Given] = []
     for key, texts in flags.items():
         item = settings[key]
-        given: object = list(texts) if item.repeatable else texts[-1]
-        values[key] = _parse(item, given, item.flags[0])
+        given.append((item, list(texts) if item.repeatable else texts[-1], item.flags[0]))
+    _take(values, settings, given)
+    _imply(values, settings)
     return values
+
+
+_Given = tuple[Setting, object, str]
+
+
+def _in_environment(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterable[_Given]:
+    for item in settings.values():
+        for name in (item.environment, *item.variables):
+            # Empty is unset: that is what Helm and compose write for a value nobody gave.
+            if environment.get(name):
+                yield item, environment[name], name
+                break
+
+
+def _take(values: dict[str, Any], settings: Mapping[str, Setting], given: Iterable[_Given]) -> None:
+    """Put in what one place says: first what others' settings mean here, then what is set by its own name."""
+    for item, value, place in sorted(given, key=lambda one: one[0].means is None):
+        values[item.key] = parsed = _parse(item, value, place)
+        if item.means is not None:
+            for key, text in item.means(parsed).items():
+                if key in settings:
+                    values[key] = _parse(settings[key], text, place)
+
+
+def _imply(values: dict[str, Any], settings: Mapping[str, Setting]) -> None:
+    for item in settings.values():
+        if item.key in values and item.implies is not None:
+            for key, text in item.implies(values[item.key]).items():
+                if key in settings and key not in values:
+                    values[key] = settings[key].parse(text)
 
 
 def _parse(item: Setting, value: object, place: str) -> object:

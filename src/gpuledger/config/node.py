@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from gpuledger.config.dcgm_exporter import DcgmExporterSettings
 from gpuledger.config.settings import LogSettings
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DcgmSettings, DialectSettings
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import ControlSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
+from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
@@ -25,6 +27,7 @@ NODE: dict[str, type] = {
     "how often": NodeSettings,
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,
+    "how dcgm tells it": DcgmSettings,
     "how much is told": LedgerSettings,
     "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
@@ -37,15 +40,16 @@ NODE: dict[str, type] = {
     "how it is told to pause": ControlSettings,
     "how changed settings are found": ReloadSettings,
     "log": LogSettings,
+    "profiling metrics of older GPUs": DcgmExporterSourceSettings,
+    "flags of dcgm-exporter, and what they mean": DcgmExporterSettings,
 }
+
+# Of no use to a command that writes a file.
+_SERVED = (HttpSettings, WebSettings, ReloadSettings, DcgmExporterSettings)
 
 COLLECT: dict[str, type] = {
     "where it is written": TextfileSettings,
-    **{
-        title: group
-        for title, group in NODE.items()
-        if group not in (HttpSettings, WebSettings, ReloadSettings)
-    },
+    **{title: group for title, group in NODE.items() if group not in _SERVED},
 }
 
 # One file serves all commands: what is none of a command's own settings may still stand in it.

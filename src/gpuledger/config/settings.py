@@ -8,6 +8,11 @@ from typing import ClassVar
 from gpuledger.model.settings import Reload, choice, setting
 
 
+def _format(value: object) -> str:
+    # What dcgm-exporter calls text is logfmt.
+    return "logfmt" if value == "text" else choice("logfmt", "json")(value)
+
+
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What goes to stderr, and how."""
@@ -24,9 +29,10 @@ class LogSettings:
     )
     format: str = setting(
         "log.format",
-        choice("logfmt", "json"),
+        _format,
         "logfmt",
         "log lines as logfmt or json",
         flags=("--log-format", "--log.format"),
         metavar="FORM",
+        variables=("DCGM_EXPORTER_LOG_FORMAT",),
     )

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpuledger.dialects.dcgm.collectors import DEFAULT
+from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.dialects.process import process_dialect
 from gpuledger.dialects.rows import Rows
 from gpuledger.dialects.session import session_dialect
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DcgmSettings, DialectSettings
 from gpuledger.model.errors import unknown
 from gpuledger.model.page import Dialect
 
 
-def dialects(settings: DialectSettings, version: str) -> dict[str, Dialect]:
-    """All dialects under the user's settings, in the order of the default page."""
+def dialects(settings: DialectSettings, version: str, dcgm: DcgmDialect | None = None) -> dict[str, Dialect]:
+    """All dialects under the user's settings, in the order of the default page.
+
+    `dcgm` is the one made of the user's collectors file; without it there is the default one.
+    """
     rows = Rows(settings)
     every: tuple[Dialect, ...] = (
         process_dialect(rows),
         session_dialect(rows),
         EnergyDialect(settings),
         NativeDialect(version),
+        dcgm or DcgmDialect(DcgmSettings(), DEFAULT),
     )
     return {dialect.name: dialect for dialect in every}
 

@@ -11,6 +11,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 Parser = Callable[[object], Any]
+# From a parsed value to texts by the keys of other settings.
+Meaning = Callable[[Any], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,9 @@ class Setting:
 
     `parse` takes text (flag, environment) or a YAML value and raises ValueError with what is wanted.
     `repeatable` settings take a list; a flag given twice appends. The flag of a `boolean` one may stand alone
-    and then means true.
+    and then means true. `variables` are other programs' names of the environment variable. A setting that is
+    kept for those who come from another program says in `means` what it sets here, as if that had been set in
+    its place, and in `implies` what is assumed with it where nobody sets that.
     """
 
     key: str
@@ -29,6 +33,9 @@ class Setting:
     metavar: str = ""
     repeatable: bool = False
     boolean: bool = False
+    variables: tuple[str, ...] = ()
+    means: Meaning | None = None
+    implies: Meaning | None = None
 
     @property
     def environment(self) -> str:
@@ -59,6 +66,9 @@ def setting(
     metavar: str = "",
     repeatable: bool = False,
     bare: bool = False,
+    variables: tuple[str, ...] = (),
+    means: Meaning | None = None,
+    implies: Meaning | None = None,
 ) -> T:
     """A dataclass field that is a Setting. Flags default to `--key-with-dashes`.
 
@@ -66,7 +76,7 @@ def setting(
     """
     names = ("--" + key.replace("_", "-"),) if flags is None else flags
     alone = bare or parse is cast("object", boolean)
-    declared = Setting(key, parse, help, names, metavar, repeatable, boolean=alone)
+    declared = Setting(key, parse, help, names, metavar, repeatable, alone, variables, means, implies)
     return field(default=default, metadata={"setting": declared})
 
 

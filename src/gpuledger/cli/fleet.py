@@ -180,16 +180,18 @@ class Asker:
         answers = self._levels(name, begins, ends)
         if not answers["last"]:
             return answers
-        # One scrape more, so that a fall from the last value before is seen.
         within = f"({self._of(name)}[{_span(ends - begins)}])"
-        wider = f"({self._of(name)}[{_span(ends - begins + self._interval)}])"
+        # Half a scrape more than one, so that the last value before is certainly in it.
+        wider = f"({self._of(name)}[{_span(ends - begins + 1.5 * self._interval)}])"
         fell = f"resets{wider} > 0"
         answers["resets"] = self._client.vector(fell, ends)
         if answers["resets"]:
             for word, asked in (
                 ("highest", f"max_over_time{within}"),
-                ("increase", f"increase{wider}"),
-                ("samples", f"count_over_time{wider}"),
+                ("increase", f"increase{within}"),
+                ("samples", f"count_over_time{within}"),
+                ("wider", f"increase{wider}"),
+                ("wider_samples", f"count_over_time{wider}"),
             ):
                 answers[word] = self._client.vector(f"{asked} and ({fell})", ends)
         return answers

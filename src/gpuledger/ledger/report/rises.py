@@ -5,9 +5,10 @@ guesses nothing, and differences from range to range join without a gap. So a ri
 
 - where the counter did not fall: the last value less the last value before the range: exact;
 - where it fell once and stands below its highest value now: up to the highest, and then from 0: exact;
-- else what increase() says. It stretches by at most 1.1 mean sample distances at either end, of n - 1 such
-  distances in all; so the truth lies between increase() / (1 + 2.2 / (n - 1)) and increase(): the middle is
-  taken, and half of the difference is its `error`.
+- else what increase() says, twice. It stretches what it saw of n samples, n - 1 distances, by at most 1.1
+  mean distances at either end. So the rise within the range is at least increase() / (1 + 2.2 / (n - 1)), and
+  with the sample before it, which a range that begins a little earlier has, it is at most the increase() of
+  that one. The middle is taken, and half of the difference is its `error`.
 
 A counter that nobody had seen before begins at 0 if its Gpu was being scraped already (`energy.zero_hold`
 makes a series begin at 0 for as long as a scrape takes to see it); else at the first value seen.
@@ -37,8 +38,10 @@ class Rise(NamedTuple):
         return Rise(self.amount + other.amount, self.error + other.error, self.falls + other.falls)
 
 
-def rise(window: Window, base: float | None) -> Rise:
-    """Of one series over one range; `base` is its last value before, None where there is none to go by."""
+def rise(window: Window, base: float | None, *, born: bool = False) -> Rise:
+    """Of one series over one range; `base` is its last value before, None where there is none to go by.
+    `born` says that it is 0 because the series began within the range.
+    """
     if not window.resets:
         if base is None:
             return Rise(window.last - window.least)
@@ -48,8 +51,13 @@ def rise(window: Window, base: float | None) -> Rise:
         top = max(window.highest, base)
         if window.last < top:
             return Rise(top - base + window.last, falls=1)
-    least = window.increase / (1 + _STRETCH / max(window.samples - 1, 1))
-    return Rise((window.increase + least) / 2, (window.increase - least) / 2, window.resets)
+    low = window.increase / (1 + _STRETCH / max(window.samples - 1, 1))
+    high = window.increase
+    if base is not None and not born:
+        seen = window.wider_samples > window.samples
+        # Where no sample came just before the range, the first in it may be anywhere up to the highest.
+        high = window.wider if seen else high + max(window.highest - base, 0.0)
+    return Rise((high + low) / 2, (high - low) / 2, window.resets)
 
 
 @dataclass(slots=True)
@@ -90,13 +98,14 @@ class Rises:
 
     def _gained(self, name: Name, pieces: Mapping[Target, Window], *, born: bool) -> Rise:
         before = self._lasts.get(name, {})
-        bases = list(before.values()) or ([0.0] if born else [])
+        new = born and not before
+        bases = [0.0] if new else list(before.values())
         gained = Rise()
         # Who was there before comes first; of those who follow each other, the higher one comes later.
         for target in sorted(pieces, key=lambda one: (one not in before, pieces[one].least, one)):
             piece = pieces[target]
-            gained = gained.plus(rise(piece, _base(piece, bases)))
-            bases = [piece.last]
+            gained = gained.plus(rise(piece, _base(piece, bases), born=new))
+            bases, new = [piece.last], False
         return gained
 
     def _remember(self, name: Name, pieces: Mapping[Target, Window]) -> None:

@@ -23,11 +23,11 @@ _NODE = ("node", "kubernetes_node", _OURS + "instance", "instance")
 
 
 class Window(NamedTuple):
-    """What Prometheus tells of one series over one range; all but `last` and `least` only after a reset.
+    """What Prometheus tells of one series over one range; all but `last` and `least` only where it fell.
 
-    `last` is last_over_time(), `least` min_over_time(), `highest` max_over_time(). `resets`, `increase` and
-    `samples` (their number) are of a range that begins one scrape interval earlier, so that they see the
-    sample before it.
+    `last` is last_over_time(), `least` min_over_time(), `highest` max_over_time(), `increase` increase() and
+    `samples` count_over_time(). `resets`, `wider` (an increase()) and `wider_samples` are of a range that
+    begins a little earlier: they see the sample before it.
     """
 
     last: float
@@ -36,8 +36,11 @@ class Window(NamedTuple):
     highest: float = 0.0
     increase: float = 0.0
     samples: int = 0
+    wider: float = 0.0
+    wider_samples: int = 0
 
 
+AFTER_A_FALL = Window._fields[2:]
 Windows = Mapping[Name, Mapping[Target, Window]]
 
 
@@ -100,13 +103,17 @@ class Scrapes:
             name = self.own(labels, names)
             if least is None or (name[0], target) in dropped:
                 continue
-            resets = int(fields.get("resets", {}).get(series, 0))
-            after = (fields.get(word, {}).get(series) for word in ("highest", "increase", "samples"))
-            highest, increase, samples = (0.0 if value is None else value for value in after)
-            found[name][target] = Window(last, least, resets, highest, increase, int(samples))
+            found[name][target] = _window(
+                last, least, {word: told.get(series) for word, told in fields.items()}
+            )
         return found
 
 
 def _series(labels: Labels) -> frozenset[tuple[str, str]]:
     # Functions drop the name of the metric, but not all of them.
     return frozenset((name, value) for name, value in labels.items() if name != "__name__")
+
+
+def _window(last: float, least: float, told: Mapping[str, float | None]) -> Window:
+    resets, highest, increase, samples, wider, more = (told.get(word) or 0.0 for word in AFTER_A_FALL)
+    return Window(last, least, int(resets), highest, increase, int(samples), wider, int(more))

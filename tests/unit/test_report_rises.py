@@ -24,9 +24,9 @@ Samples = Sequence[tuple[float, float]]
         ("stood still", Window(100, 100), 100, Rise(0)),
         ("nobody knows what it was before", Window(130, 110), None, Rise(20)),
         ("began anew while nobody looked", Window(30, 0), 100, Rise(30, falls=1)),
-        ("fell once, from what it had", Window(30, 0, 1, 150, 999, 9, 999, 9), 100, Rise(80, falls=1)),
-        ("fell once, before the range", Window(30, 0, 1, 30, 999, 9, 999, 9), 100, Rise(30, falls=1)),
-        ("one sample, after a fall", Window(30, 30, 1, 30), 100, Rise(30, falls=1)),
+        ("fell once, from what it had", Window(30, 0, 1, 150, 999, 9, 999, 10), 100, Rise(80, falls=1)),
+        ("fell once, before the range", Window(30, 0, 1, 30, 999, 9, 999, 10), 100, Rise(30, falls=1)),
+        ("one sample, after a fall", Window(30, 30, 1, 30, 0, 1, 999, 2), 100, Rise(30, falls=1)),
     ],
 )
 def test_a_rise_is_exact(what: str, window: Window, base: float | None, expected: Rise) -> None:
@@ -133,14 +133,16 @@ STEP = st.one_of(st.integers(0, 50), st.just(-1))
     phase=st.floats(0, 0.999),
     jitter=st.lists(st.floats(-0.05, 0.05), min_size=120, max_size=120),
     length=st.integers(4, 40),
+    missed=st.sets(st.integers(4, 120), max_size=60),
 )
 def test_the_truth_lies_within_the_stated_error(
-    steps: list[int], phase: float, jitter: list[float], length: int
+    steps: list[int], phase: float, jitter: list[float], length: int, missed: set[int]
 ) -> None:
-    """A step of -1 begins the counter anew; every range ends somewhere between two samples."""
+    """A step of -1 begins the counter anew; ranges end anywhere between two samples; some are missing."""
     values = list(accumulate(steps, lambda value, step: 0 if step < 0 else value + step, initial=1000))
     times = [number + phase + moved for number, moved in zip(range(len(values)), jitter, strict=False)]
-    series = Series(list(zip(times, map(float, values), strict=False)))
+    every = enumerate(zip(times, map(float, values), strict=False))
+    series = Series([sample for number, sample in every if number not in missed])
     begins = 3.0
     base, ends = series.within(0, begins)[-1], begins
     adder = Rises()

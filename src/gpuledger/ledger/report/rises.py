@@ -47,16 +47,17 @@ def rise(window: Window, base: float | None, *, born: bool = False) -> Rise:
             return Rise(window.last - window.least)
         # It fell while nobody scraped: what it had was told before it ended.
         return Rise(window.last - base) if window.least >= base else Rise(window.last, falls=1)
-    if base is not None and window.resets == 1:
+    joined = born or window.wider_samples > window.samples
+    if base is not None and joined and window.resets == 1:
         top = max(window.highest, base)
         if window.last < top:
             return Rise(top - base + window.last, falls=1)
     low = window.increase / (1 + _STRETCH / max(window.samples - 1, 1))
     high = window.increase
     if base is not None and not born:
-        seen = window.wider_samples > window.samples
-        # Where no sample came just before the range, the first in it may be anywhere up to the highest.
-        high = window.wider if seen else high + max(window.highest - base, 0.0)
+        # Where no sample came just before the range, it may have fallen unseen before the first one in it.
+        unseen = max(window.highest - base, min(window.highest, base))
+        high = window.wider if joined else high + unseen
     return Rise((high + low) / 2, (high - low) / 2, window.resets)
 
 

@@ -42,9 +42,9 @@ scrape_configs:
   - job_name: kubernetes
     static_configs:
       - targets: ["127.0.0.1:{0}"]
-        labels: &exporter {{node: a, namespace: monitoring, pod: gpuledger-x, user: ops}}
+        labels: {{node: a, namespace: monitoring, pod: gpuledger-x, user: ops}}
       - targets: ["127.0.0.1:{1}"]
-        labels: {{<<: *exporter, pod: gpuledger-y}}
+        labels: {{node: a, namespace: monitoring, pod: gpuledger-y, user: ops}}
   - job_name: static
     honor_labels: true
     static_configs: [{{targets: ["127.0.0.1:{2}"], labels: {{node: b, namespace: monitoring}}}}]

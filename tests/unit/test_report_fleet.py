@@ -54,8 +54,9 @@ Told = list[tuple[Labels, float, float]]
 
 
 def levels(told: Told) -> dict[str, Vector]:
-    """Each series with its last value before, and its last value."""
+    """Each series with its least and its last value; what does not begin at 0 was there before."""
     return {
+        "alive": [(labels, least) for labels, least, _ in told if least],
         "last": [(labels, last) for labels, _, last in told],
         "least": [(labels, least) for labels, least, _ in told],
     }

@@ -41,11 +41,11 @@ def test_what_fell_and_rose_again_is_between_what_two_increases_allow() -> None:
     assert found.falls == 1
 
 
-def rises(*ranges: dict[tuple[str, ...], Window], born: bool = False) -> Rise:
+def rises(*ranges: dict[tuple[str, ...], Window]) -> Rise:
     adder = Rises()
-    adder.begin({NAME: {HERE: Window(100, 100)}} if not born else {})
+    adder.begin({NAME: {HERE: Window(100, 100)}})
     for pieces in ranges:
-        adder.add({NAME: pieces}, lambda _: born)
+        adder.add({NAME: pieces}, lambda _: False)
     return adder.total[NAME]
 
 
@@ -56,8 +56,8 @@ def test_ranges_join_without_a_gap() -> None:
 def test_a_range_in_which_nobody_looked_is_bridged() -> None:
     adder = Rises()
     adder.begin({NAME: {HERE: Window(100, 100)}})
-    adder.add({}, lambda _: True)
-    adder.add({NAME: {HERE: Window(500, 480)}}, lambda _: True)
+    adder.add({}, lambda _: False)
+    adder.add({NAME: {HERE: Window(500, 480)}}, lambda _: False)
     assert adder.total[NAME] == Rise(400)
 
 
@@ -77,16 +77,26 @@ def test_an_address_that_comes_back_does_not_bring_back_what_was_counted() -> No
 
 
 @pytest.mark.parametrize(("born", "expected"), [(True, Rise(70)), (False, Rise(20))])
-def test_a_new_counter_has_all_it_has_only_if_its_gpu_was_watched(born: bool, expected: Rise) -> None:
+def test_a_counter_nobody_saw_before_has_all_it_has_if_it_was_born_then(born: bool, expected: Rise) -> None:
     adder = Rises()
     adder.add({NAME: {HERE: Window(70, 50)}}, lambda _: born)
     assert adder.total[NAME] == expected
 
 
+def test_a_counter_that_had_ended_begins_at_nothing_when_it_comes_again() -> None:
+    adder = Rises()
+    adder.begin({NAME: {HERE: Window(100, 100)}})
+    adder.add({NAME: {HERE: Window(400, 120)}}, lambda _: True)
+    assert adder.total[NAME] == Rise(400)
+    falling = Window(400, 0, 1, 400, increase=484, samples=12, wider=484, wider_samples=12)
+    found = rise(falling, 0, born=True)
+    assert found.amount + found.error == 484
+
+
 def test_what_lies_beyond_is_told_and_not_added() -> None:
     adder = Rises()
     adder.begin({NAME: {HERE: Window(100, 100)}})
-    assert adder.beyond({NAME: {HERE: Window(107, 100)}}, lambda _: True) == {NAME: Rise(7)}
+    assert adder.beyond({NAME: {HERE: Window(107, 100)}}, lambda _: False) == {NAME: Rise(7)}
     assert adder.total == {}
 
 
@@ -150,7 +160,7 @@ def test_the_truth_lies_within_the_stated_error(
     while ends < len(times):
         begins, ends = ends, ends + length
         window = series.window(begins, ends, 1.0)
-        adder.add({NAME: {HERE: window}} if window else {}, lambda _: True)
+        adder.add({NAME: {HERE: window}} if window else {}, lambda _: False)
     seen = series.within(base[0], ends)
     truth = sum(two[1] - one[1] if two[1] >= one[1] else two[1] for one, two in pairwise(seen))
     found = adder.total[NAME]

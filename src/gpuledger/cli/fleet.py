@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import median
 
 from gpuledger.cli.promql import Labels, Prometheus
-from gpuledger.ledger.report.fleet import HELD_BACK, Fleet
+from gpuledger.ledger.report.fleet import Fleet, margin
 from gpuledger.ledger.report.fleet_report import fleet_grouping, fleet_report
 from gpuledger.ledger.report.grouping import LABEL
 from gpuledger.ledger.report.inventory import Inventory
@@ -162,7 +162,7 @@ class Asker:
     def ending(self, begins: float, ends: float) -> Ending:
         """What is known of both ends of the period."""
         pending = f"max by (uuid) (last_over_time({self._of(_PENDING)}[{_span(_LOOKBACK)}]))"
-        recent = _span(HELD_BACK + 4 * self._interval)
+        recent = _span(margin(self._interval))
         return Ending(
             [labels for labels, _ in self._client.vector(self._of(ENERGY), ends)],
             self._client.vector(pending, begins),
@@ -173,8 +173,10 @@ class Asker:
     def _levels(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         within = f"({self._of(name)}[{_span(ends - begins)}])"
         last = self._client.vector(f"last_over_time{within}", ends)
-        least = self._client.vector(f"min_over_time{within}", ends) if last else []
-        return {"last": last, "least": least}
+        if not last:
+            return {"last": last, "least": []}
+        least = self._client.vector(f"min_over_time{within}", ends)
+        return {"last": last, "least": least, "alive": self._client.vector(self._of(name), begins)}
 
     def _rises(self, name: str, begins: float, ends: float) -> Answers:
         answers = self._levels(name, begins, ends)
@@ -251,16 +253,16 @@ def _gathered(
             f"Prometheus at {url} has no {DEVICES} of this time: let it scrape gpuledger's /metrics or "
             "/metrics/native, and look at --since and --prometheus.match"
         )
-    margin = HELD_BACK + 2 * asker.interval
+    later = margin(asker.interval)
     fleet = Fleet(Inventory(asker.interval, intervals))
-    ahead = asker.levels(begins, min(begins + margin, ends))
+    ahead = asker.levels(begins, min(begins + later, ends))
     fleet.begin(asker.levels(begins - DAY, begins, seconds=True), ahead)
     for number, part in enumerate(parts):
         progress("Prometheus", number / len(parts))
         fleet.add(asker.whole(*part))
-    after = min(ends + margin, now)
-    later = asker.levels(ends, after) if after - ends >= 1 else None
-    fleet.end(later, asker.ending(begins, ends), complete=now >= ends + margin)
+    until = min(ends + later, now)
+    after = asker.levels(ends, until) if until - ends >= 1 else None
+    fleet.end(after, asker.ending(begins, ends), complete=now >= ends + later)
     return fleet
 
 

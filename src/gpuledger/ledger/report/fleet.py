@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.report.inventory import Inventory
-from gpuledger.ledger.report.ranges import SECONDS, Ending, Range
+from gpuledger.ledger.report.ranges import SECONDS, Answers, Ending, Range
 from gpuledger.ledger.report.rises import Rise, Rises
 from gpuledger.ledger.report.scraped import ENERGY, TIMES, Labels, Name, Target, target_of
 
-# So long after it was booked energy is told: `energy.zero_hold` and the wait for a name, 30 s each.
-HELD_BACK = 60.0
+# Seconds for which energy waits for its owner's name, and for which a new series is told as 0 by default.
+_NAMELESS, _ZERO_HOLD = 30.0, 30.0
 # Each counter is told to the millijoule.
 _DIGIT = 0.002
+
+
+def held_back(interval: float) -> float:
+    """Seconds after which energy has been told at the latest; `energy.zero_hold` is a scrape at least."""
+    return _NAMELESS + max(_ZERO_HOLD, interval)
+
+
+def margin(interval: float) -> float:
+    """Seconds after which it has been scraped, too."""
+    return held_back(interval) + 2 * interval
 
 
 @dataclass(slots=True)
@@ -34,7 +44,7 @@ class Doubts:
 class Told:
     """What the counters of one kind rose by.
 
-    `early` within HELD_BACK and two scrapes after the period's begin: it may have been used before. `late` in
+    `early` within `margin` after the period's begin: it may have been used before. `late` in
     the same time after its end: it may have been used within.
     """
 
@@ -72,7 +82,7 @@ class Fleet:
         self.energy.rises.begin(windows(before.energy, ENERGY, dropped))
         for word, answers in before.seconds.items():
             self._times[word].begin(windows(answers, TIMES, dropped))
-        if self.devices.rises.seen:
+        if before.devices["last"]:
             self.first = before.ends
         self.devices.early, self.energy.early = self._beyond(ahead)
 
@@ -80,16 +90,16 @@ class Fleet:
         """The next part of the period."""
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
-        known = self._known()
-        fallen = self.devices.rises.add(windows(part.devices, ENERGY[:1], dropped), lambda _: False)
-        self.energy.rises.add(windows(part.energy, ENERGY, dropped), lambda name: name[0] in known)
+        fallen = self.devices.rises.add(windows(part.devices, ENERGY[:1], dropped), _goes_on)
+        energy = windows(part.energy, ENERGY, dropped)
+        self.energy.rises.add(energy, self._born(part, part.energy, ENERGY))
         self._watts.update(_by_uuid(part.watts))
         for (uuid,), gained in fallen.items():
             if gained.falls:
-                seconds = gained.falls * (self.inventory.interval + HELD_BACK)
-                gone = self._watts.get(uuid, 0.0) * seconds
+                interval = self.inventory.interval
+                gone = gained.falls * self._watts.get(uuid, 0.0) * (interval + held_back(interval))
                 self.doubts.lost[uuid] = self.doubts.lost.get(uuid, 0.0) + gone
-        self._add_times(part, dropped, known)
+        self._add_times(part, dropped)
         self._count(part, dropped)
 
     def end(self, after: Range | None, ending: Ending, *, complete: bool) -> None:
@@ -114,24 +124,29 @@ class Fleet:
                 watts = max(self._watts.get(uuid, 0.0), 2 * rates.get(uuid, 0.0))
                 self.doubts.tails[uuid] = pending.get(uuid, 0.0) + 2 * self.inventory.interval * watts
 
-    def _known(self) -> frozenset[str]:
-        return frozenset(uuid for (uuid,) in self.devices.rises.seen)
+    def _born(self, part: Range, answers: Answers, names: Sequence[str]) -> Callable[[Name], bool]:
+        """Whether a counter was not there when the Range began, while its Gpu was."""
+        own = self.inventory.scrapes.own
+        gpus = {own(labels, names[:1])[0] for labels, _ in part.devices.get("alive", ())}
+        there = {own(labels, names) for labels, _ in answers.get("alive", ())}
+        return lambda name: name[0] in gpus and name not in there
 
     def _beyond(self, part: Range) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
-        known = self._known()
+        devices = windows(part.devices, ENERGY[:1], dropped)
+        energy = windows(part.energy, ENERGY, dropped)
         return (
-            self.devices.rises.beyond(windows(part.devices, ENERGY[:1], dropped), lambda _: False),
-            self.energy.rises.beyond(windows(part.energy, ENERGY, dropped), lambda name: name[0] in known),
+            self.devices.rises.beyond(devices, _goes_on),
+            self.energy.rises.beyond(energy, self._born(part, part.energy, ENERGY)),
         )
 
-    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]], known: frozenset[str]) -> None:
+    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]]) -> None:
         own = self.inventory.scrapes.own
         ratios = {own(labels, TIMES[:2]): ratio for labels, ratio in part.ratios}
         for word, answers in part.seconds.items():
             windows = self.inventory.scrapes.windows(answers, TIMES, dropped)
-            rises = self._times[word].add(windows, lambda name: name[0] in known)
+            rises = self._times[word].add(windows, self._born(part, answers, TIMES))
             seconds = self.seconds.setdefault(word, {}) if rises else {}
             for name, gained in rises.items():
                 ratio = ratios.get(name[:2], None if name[1] else 1.0)
@@ -152,6 +167,11 @@ class Fleet:
             self.last = part.ends
             if self.first is None:
                 self.first = max(part.begins, part.ends - max(scraped.values()))
+
+
+def _goes_on(_: Name) -> bool:
+    # A Gpu's own counter does not end.
+    return False
 
 
 def _by_uuid(answers: Sequence[tuple[Labels, float]]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
-from gpuledger.ledger.report.fleet import HELD_BACK, Doubts, Fleet, Told
+from gpuledger.ledger.report.fleet import Doubts, Fleet, Told, margin
 from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key, grouping
 from gpuledger.ledger.report.inventory import Pod
 from gpuledger.ledger.report.party import Party
@@ -189,8 +189,8 @@ def _notes(fleet: Fleet, total: Line, period: Period, origin: str) -> Iterator[s
     share = f", {100 * bound / used:.2g} %" if used else ""
     yield (
         f"From {origin}, scraped every {interval:g} s. ± is how far that may be from the nodes' own books: "
-        f"what was told within {HELD_BACK + 2 * interval:g} s of either end, and what a counter had when it "
-        f"began anew. In all {bound / MILLIJOULES_PER_KWH:,.5f} kWh{share}."
+        f"what was told within {margin(interval):g} s of either end or had not been told yet, and what a "
+        f"counter had when it began anew. In all {bound / MILLIJOULES_PER_KWH:,.5f} kWh{share}."
     )
     observed = float(sum(fleet.observed.values()) / SECONDS_PER_HOUR)
     if RESIDENT in fleet.seconds:

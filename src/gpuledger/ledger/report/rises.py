@@ -10,8 +10,9 @@ guesses nothing, and differences from range to range join without a gap. So a ri
   with the sample before it, which a range that begins a little earlier has, it is at most the increase() of
   that one. The middle is taken, and half of the difference is its `error`.
 
-A counter that nobody had seen before begins at 0 if its Gpu was being scraped already (`energy.zero_hold`
-makes a series begin at 0 for as long as a scrape takes to see it); else at the first value seen.
+A counter that was not there when the range began, while its Gpu was, begins at 0 (`energy.zero_hold` makes a
+series begin so for as long as a scrape takes to see it), whatever it had before it ended. One that nobody had
+seen before, on a Gpu that nobody had seen, begins at the first value seen.
 """
 
 from __future__ import annotations
@@ -78,28 +79,22 @@ class Rises:
         for name, pieces in before.items():
             self._remember(name, pieces)
 
-    @property
-    def seen(self) -> Collection[Name]:
-        """Counters that were seen before now."""
-        return self._lasts.keys()
-
-    def add(self, windows: Windows, watched: Callable[[Name], bool]) -> Mapping[Name, Rise]:
-        """One range, the one that follows; answers its rises. `watched` says whether a counter that is new
-        would have been seen from its birth.
+    def add(self, windows: Windows, born: Callable[[Name], bool]) -> Mapping[Name, Rise]:
+        """One range, the one that follows; answers its rises. `born` says of which counters it is known that
+        they began within it.
         """
-        found = self.beyond(windows, watched)
+        found = self.beyond(windows, born)
         for name, gained in found.items():
             self.total[name] = self.total.get(name, Rise()).plus(gained)
             self._remember(name, windows[name])
         return found
 
-    def beyond(self, windows: Windows, watched: Callable[[Name], bool]) -> Mapping[Name, Rise]:
+    def beyond(self, windows: Windows, born: Callable[[Name], bool]) -> Mapping[Name, Rise]:
         """What a range that follows would add; it is not added."""
-        return {name: self._gained(name, pieces, born=watched(name)) for name, pieces in windows.items()}
+        return {name: self._gained(name, pieces, new=born(name)) for name, pieces in windows.items()}
 
-    def _gained(self, name: Name, pieces: Mapping[Target, Window], *, born: bool) -> Rise:
+    def _gained(self, name: Name, pieces: Mapping[Target, Window], *, new: bool) -> Rise:
         before = self._lasts.get(name, {})
-        new = born and not before
         bases = [0.0] if new else list(before.values())
         gained = Rise()
         # Who was there before comes first; of those who follow each other, the higher one comes later.

@@ -19,7 +19,7 @@ from gpuledger.ledger.membership import Membership
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.states import DeviceStates
+from gpuledger.ledger.states import DeviceStates, sm_ratios
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import EnergyState, LedgerState
@@ -119,6 +119,7 @@ class Ledger:
             session_durations=durations,
             device_states=states,
             state_seconds=seconds,
+            sm_ratios=sm_ratios(snapshot),
             owners=self._owners.post(snapshot),
         )
         self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, state)

@@ -22,7 +22,7 @@ def as_csv(report: Report) -> str:
     `millijoules` is exact; the other numbers have the digits of `columns`.
     """
     lines = (*report.lines, *report.own)
-    told = columns(report.prices)
+    told = columns(report.prices, scraped=report.scraped)
     numbers = [rounded(lines, column, column.digits) for column in told]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -36,7 +36,7 @@ def as_csv(report: Report) -> str:
 
 def as_json(report: Report) -> dict[str, Any]:
     """Plain values, times in ISO 8601 and UTC. Numbers are JSON numbers; millijoules are exact."""
-    told = columns(report.prices)
+    told = columns(report.prices, scraped=report.scraped)
     prices = report.prices
     return {
         "version": JSON_VERSION,
@@ -65,7 +65,8 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for gpu in report.gpus
         ],
-        "occupied_gpu_hours": round(float(report.occupied / 3600), 6),
+        "occupied_gpu_hours": None if report.occupied is None else round(float(report.occupied / 3600), 6),
+        **({"notes": list(report.notes)} if report.notes else {}),
     }
 
 
@@ -92,6 +93,8 @@ def _rows(lines: Sequence[Line], told: Sequence[Column], report: Report) -> list
 def _row(line: Line, told: Sequence[Column], numbers: Sequence[Decimal | None]) -> dict[str, Any]:
     values = {column.name: _number(number) for column, number in zip(told, numbers, strict=True)}
     exact = {"millijoules": line.millijoules, "high_millijoules": line.high}
+    if line.bound is not None:
+        exact["bound_millijoules"] = line.bound
     return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}
 
 

@@ -51,6 +51,7 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
+	$(BIN)/python benchmarks/report.py --write docs/performance.md
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

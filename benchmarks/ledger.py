@@ -123,7 +123,10 @@ def add_a_year(folder: Path) -> None:
             begins = START - (YEAR_HOURS - hour) * 3600
             for card in CARDS:
                 span = len(spans) + 1
-                spans.append((span, card.uuid, 0, "activity", begins, begins + 3600, 1, 2, 0, 60_000, 90_000))
+                times = (begins, begins + 3600)
+                spans.append(
+                    (span, card.uuid, 0, "activity", *times, 1, 2, 0, 60_000, 90_000, begins // 3600)
+                )
                 for one in PEOPLE[card]:
                     number = len(shares) + 1
                     shares.append((span, number, 10**9, 3_600_000_000, 10**6))
@@ -138,7 +141,7 @@ def add_a_year(folder: Path) -> None:
                     usage.append(
                         (number, begins + 3600, begins + 3600, 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 10**9, 10**9)
                     )
-        books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 11)})", spans)
+        books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 12)})", spans)
         books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
         books.executemany(f"INSERT INTO sessions VALUES ({marks})", sessions)
         books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 12)})", usage)

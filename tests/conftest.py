@@ -6,3 +6,5 @@ import os
 
 # Tests run side by side, and one machine has one set of books: who wants books names a directory.
 os.environ["GPULEDGER_STATE_DIR"] = "none"
+# Nor is there more than one usual place to be told to pause.
+os.environ["GPULEDGER_CONTROL_SOCKET"] = "none"

@@ -151,9 +151,9 @@ def golden_page() -> Page:
 def _owners(seen: Snapshot) -> tuple[OwnerRow, ...]:
     shared, idle = seen.allocations
     return (
-        OwnerRow(shared.device, ("pod", "ml", "train-0", "pytorch", "", ""), True, 1, 90.0, 2.5),
+        OwnerRow(shared.device, ("pod", "ml", "train-0", "pytorch", "", ""), True, 1, 90.0, 2.5, 88.0),
         OwnerRow(idle.device, ("pod", "lab", "notebook-0", "jupyter", "", ""), True, 0, 60.0, 60.0),
-        OwnerRow(idle.device, ("slurm", "", "", "", "alice", "815"), False, None, 30.0, 0.0),
+        OwnerRow(idle.device, ("slurm", "", "", "", "alice", "815"), False, None, 30.0, 0.0, 30.0),
     )
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.dialects.settings import DEFAULT
 from gpuledger.model.snapshot import Snapshot
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, gpuledger, serving, wait_until
 from unit.replay_helpers import Pages, deep, read
 
 # What a node tells of its own work, not of the machine that it reads.
-LIVE = re.compile(r"# |gpuledger_(source_info|build_info|ticks_total|tick_|collector_)")
+LIVE = re.compile(r"# |gpuledger_(source_info|build_info|ticks_total|tick_|collector_|paused|config_)")
 
 
 def told(page: str) -> list[str]:
@@ -48,7 +49,7 @@ def test_a_recording_is_served_with_the_page_of_each_recorded_reading(tmp_path: 
         f"{path}: {len(recorded)} snapshots, {path.stat().st_size} bytes, "
         "identifiers NOT masked: it tells who works on what\n"
     )
-    expected = told(Pages().of(recorded[0]).decode())
+    expected = told(Pages(DEFAULT).of(recorded[0]).decode())
     with serving("--source", f"replay:{path}", "--speed", "0.01", "--interval", "100ms") as server:
         server.wait_ticks(2)
         page = server.get().text

@@ -8,6 +8,7 @@
  * the longer process structure.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -405,8 +406,20 @@ API void test_nvml_reset(void) {
     energy_time = 0;
 }
 
+/* As the real one holds /dev/nvidiactl: the file named by TEST_NVML_DEVICE, while it is started. */
+static int device = -1;
+static void hold_device(void) {
+    const char *path = getenv("TEST_NVML_DEVICE");
+    if (path && device < 0) device = open(path, O_RDWR | O_CLOEXEC);
+}
+static int let_device_go(void) {
+    if (--references == 0 && device >= 0) { close(device); device = -1; }
+    return SUCCESS;
+}
+
 static int start(void) {
     references++;
+    hold_device();
     if (reload_started != reload_wanted) memset(accounting_set, 0, sizeof accounting_set);
     reload_started = reload_wanted;
     memset(registered, 0, sizeof registered);
@@ -415,7 +428,7 @@ static int start(void) {
 API int nvmlInitWithFlags(u32 flags) { COUNTED; (void)flags; RULED(-1); return start(); }
 API int nvmlInit_v2(void) { COUNTED; RULED(-1); return start(); }
 API int nvmlInit(void) { COUNTED; RULED(-1); return start(); }
-API int nvmlShutdown(void) { COUNTED; if (!references) return UNINITIALIZED; references--; return SUCCESS; }
+API int nvmlShutdown(void) { COUNTED; if (!references) return UNINITIALIZED; return let_device_go(); }
 API const char *nvmlErrorString(int code) {
     static char text[32];
     snprintf(text, sizeof text, "test error %d", code);

@@ -96,16 +96,17 @@ def read(path: Path) -> list[Entry]:
 
 
 class Pages:
-    """What a node tells of the Snapshots that it is given, as bytes of every dialect."""
+    """What a node tells of the Snapshots that it is given, as bytes of these dialects."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str] = tuple(EVERY)) -> None:
+        self._dialects = [EVERY[name] for name in names]
         self._workloads = Workloads(lambda uid: f"nobody-may-ask-for-{uid}")
         self._ledger = Ledger(LedgerSettings())
 
     def of(self, snapshot: Snapshot) -> bytes:
         named = self._workloads.name(snapshot)
         page = Page(named.unix, named.source, named, self._ledger.post(named), Health())
-        families = merge(chain.from_iterable(dialect.tell(page) for dialect in EVERY.values()))
+        families = merge(chain.from_iterable(dialect.tell(page) for dialect in self._dialects))
         return text.encode(families)
 
 

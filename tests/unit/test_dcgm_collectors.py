@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpuledger.dialects.dcgm.collectors import DEFAULT, Collectors, parse
 from gpuledger.dialects.dcgm.field import Schema
 from gpuledger.dialects.dcgm.names import UNTOLD
+from gpuledger.dialects.dcgm.scales import BYTES, MEBIBYTES
 from gpuledger.model.errors import UsageError
 
 GOOD = "DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\n"
@@ -41,6 +42,8 @@ def told(text: str, schema: Schema = "4.8") -> list[tuple[str, bool, str]]:
         ("150, gauge, by id", ("DCGM_FI_DEV_GPU_TEMP", False, "by id")),
         ("1603, gauge, by new id", ("DCGM_FI_DEV_SM_CLOCK", False, "by new id")),
         ("DCGM_FI_DEV_SM_CLOCK_HERTZ, gauge, by new name", ("DCGM_FI_DEV_SM_CLOCK", False, "by new name")),
+        ("dcgm_gpu_utilization, gauge, of 1.x", ("dcgm_gpu_utilization", False, "of 1.x")),
+        ("dcgm_fi_prof_sm_active, gauge, of 1.x", ("dcgm_fi_prof_sm_active", False, "of 1.x")),
         ("DCGM_EXP_XID_ERRORS_TOTAL, counter, x", ("DCGM_EXP_XID_ERRORS_TOTAL", False, "x")),
     ],
 )
@@ -75,7 +78,11 @@ def test_comments_blank_lines_byte_order_marks_and_windows_ends_are_no_matter(fi
             "DCGM_FI_DEV_GPU_TMP, gauge, x",
             "unknown field 'DCGM_FI_DEV_GPU_TMP'; did you mean 'DCGM_FI_DEV_GPU_TEMP'?",
         ),
-        ("dcgm_fi_dev_gpu_temp, gauge, x", "unknown field 'dcgm_fi_dev_gpu_temp'"),
+        ("dcgm_fi_dev_gpu_temp, gauge, x", "unknown field 'dcgm_fi_dev_gpu_temp'; did you mean"),
+        (
+            "temperature, gauge, x",
+            "unknown field 'temperature'; a name such as DCGM_FI_DEV_GPU_TEMP, or its id",
+        ),
         ("9999, gauge, x", "there is no field with the id 9999"),
         ("99999999999999999999999999, gauge, x", "there is no field with the id 99999999999999999999"),
         ("DCGM_FI_DEV_SM_CLOCK", "FIELD, TYPE, HELP is wanted"),
@@ -151,6 +158,13 @@ def test_a_second_old_name_is_told_as_it_is_written() -> None:
     for name in ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"):
         assert told(f"{name}, gauge, x")[0][0] == name
         assert told(f"{name}, gauge, x", "4.9")[0][0] == "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+
+
+def test_names_of_dcgm_exporter_1_keep_its_units_in_every_schema() -> None:
+    (column,) = read("dcgm_fb_used, gauge, x").columns
+    assert {column.name("4.8"), column.name("4.9")} == {"dcgm_fb_used"}
+    assert column.scale("4.8") is column.scale("4.9") is MEBIBYTES
+    assert read("DCGM_FI_DEV_FB_USED, gauge, x").columns[0].scale("4.9") is BYTES
 
 
 # What dcgm-exporter 4.8 tells without a file, but for the licences of vGPUs.

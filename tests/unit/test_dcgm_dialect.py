@@ -128,6 +128,14 @@ def test_without_hostname_extra_labels_and_dashes_are_as_asked() -> None:
     assert "ostname" not in body(dialect(hostname=""), posted(one_gpu()))
 
 
+def test_label_fields_stand_in_order_of_their_names_and_a_blank_one_is_left_out() -> None:
+    csv = "150, gauge, x\n2, label, x\n85, label, x\n53, label, x\n65, label, x\n1, label, x\n55, label, x\n"
+    assert (
+        'Hostname="node-1",DCGM_FI_DEV_MINOR_NUMBER="3",DCGM_FI_DEV_SERIAL="165",DCGM_FI_DEV_VBIOS_VERSION="96.00",'
+        'DCGM_FI_DRIVER_VERSION="580.95.05",DCGM_FI_NVML_VERSION="13.580.95.05"} 61'
+    ) in body(dialect(csv), posted(one_gpu()))
+
+
 def test_what_was_not_read_is_not_told_and_its_family_leaves_no_trace() -> None:
     seen = posted(snapshot(reading(CARD, values={q.MEMORY_USED: 0})))
     assert "GPU_TEMP" not in body(dialect(), seen)
@@ -290,6 +298,26 @@ class TestMig:
         assert "GPU_CI_ID" not in labels
         found = rows(dialect(), seen, "DCGM_FI_PROF_SM_ACTIVE")
         assert {labels["GPU_CI_ID"]: value for labels, value in found} == {"0": 0.0, "1": 0.5}
+
+    def test_memory_that_two_pods_compute_instances_share_is_nobodys(self) -> None:
+        halves = [instance(self.card, 2, ci, ci, profile="1c.3g.40gb") for ci in (0, 1)]
+        values = {q.MEMORY_USED: GIB, q.SM_ACTIVITY: 0.5}
+        cut = snapshot(
+            reading(self.card, values={}),
+            *(reading(half, values=values) for half in halves),
+            reading(self.small, values=values),
+        )
+        two = posted(cut, (halves[0], POD), (halves[1], OTHER))
+        (shared, _), (alone, _) = rows(dialect(), two, "DCGM_FI_DEV_FB_USED")
+        assert "pod" not in shared
+        assert (alone["GPU_I_ID"], alone.get("GPU_CI_ID")) == ("9", None)
+        assert [labels.get("pod") for labels, _ in rows(dialect(), two, "DCGM_FI_PROF_SM_ACTIVE")] == [
+            "train-0",
+            "notebook-0",
+            None,
+        ]
+        one = posted(cut, (halves[0], POD), (halves[1], POD))
+        assert rows(dialect(), one, "DCGM_FI_DEV_FB_USED")[0][0]["pod"] == "train-0"
 
 
 class TestXids:

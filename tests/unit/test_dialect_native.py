@@ -44,6 +44,14 @@ def test_quantities_of_a_gpu_are_told_once_and_never_on_its_instances() -> None:
     assert {row[:2] for row in families["device_info"]} == {("GPU-0", ""), ("GPU-0", "2_0")}
 
 
+def test_an_instance_is_the_part_of_its_gpu_that_its_multiprocessors_are() -> None:
+    card = gpu(0, sm_count=132)
+    cut = replace(instance(card, 2, profile="3g.40gb"), sm_count=66)
+    state = Ledger(LedgerSettings()).post(snapshot(reading(card), reading(cut)))
+    families = told(snapshot(reading(card), reading(cut)), state)
+    assert families["device_sm_ratio"] == {("GPU-0", ""): 1.0, ("GPU-0", "2_0"): 0.5}
+
+
 def test_absent_quantities_have_no_sample() -> None:
     families = told(snapshot(reading(gpu(0), values={q.UTILIZATION: 0.0})))
     assert families["device_utilization_ratio"] == {("GPU-0",): 0.0}
@@ -127,11 +135,12 @@ POD = Workload("pod", "ml", "train-0", "main", "uid", "cid", labels=(("team", "n
 def test_an_owner_that_has_gone_keeps_its_seconds_and_loses_its_info() -> None:
     card = gpu(0)
     who = ("pod", "ml", "train-0", "main", "", "")
-    gone = OwnerRow(card, who, present=False, processes=None, allocated=5.0, held=1.0)
+    gone = OwnerRow(card, who, present=False, processes=None, allocated=5.0, held=1.0, resident=4.0)
     families = told(snapshot(reading(card)), LedgerState(owners=(gone,)))
     assert families["device_owner_info"] == families["device_owner_processes"] == {}
     assert families["owner_allocated_seconds_total"] == {("GPU-0", "", *who): 5.0}
     assert families["owner_held_seconds_total"] == {("GPU-0", "", *who): 1.0}
+    assert families["owner_resident_seconds_total"] == {("GPU-0", "", *who): 4.0}
 
 
 def test_one_device_handed_out_twice_is_two_rows_and_a_replica_of_it_is_none() -> None:

@@ -14,7 +14,7 @@ from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.exposition import openmetrics, text
 from gpuledger.exposition.merging import check_specs
 from gpuledger.model import quantities as q
-from gpuledger.model.page import CollectorHealth, Health, Page
+from gpuledger.model.page import CollectorHealth, Health, Page, PauseHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Reading, SourceInfo
@@ -307,7 +307,7 @@ def test_a_reading_that_works_says_so() -> None:
     assert told['nvidia_gpu_exporter_build_info{version="1.2.3"}'] == "1"
 
 
-@pytest.mark.parametrize(("code", "told"), [(None, "-1"), (9, "9"), (-1, "-1")])
+@pytest.mark.parametrize(("code", "told"), [(None, "-1"), (9, "9"), (-1, "-1"), (0, "-1")])
 def test_while_nothing_can_be_read_only_health_and_counters_are_told(code: int | None, told: str) -> None:
     source = CollectorHealth("source", False, None, 1_699_999_999.0, "no driver", 4)
     source_info = SourceInfo("smi", exit_code=code)
@@ -341,7 +341,16 @@ def test_columns_that_could_not_be_read_are_a_failure_though_the_machine_could()
 
 
 def test_before_the_first_reading_nothing_is_said_of_it() -> None:
-    assert health(lines(Page(1.0, SourceInfo("smi")))) == {"failed_scrapes_total": "0"}
+    parts = (CollectorHealth("source", success=False),)
+    assert health(lines(Page(1.0, SourceInfo("smi"), health=Health(collectors=parts)))) == {
+        "failed_scrapes_total": "0"
+    }
+
+
+def test_in_a_pause_reading_has_neither_worked_nor_failed() -> None:
+    """Nor does the count of failures fall to 0 and come back, which would be an increase."""
+    paused = Health(tried=True, pause=PauseHealth(paused=True))
+    assert health(lines(Page(1.0, SourceInfo("smi", exit_code=0), health=paused))) == {}
 
 
 def test_the_page_parses_as_openmetrics_too() -> None:

@@ -60,6 +60,15 @@ def test_a_resident_holds_while_no_engine_works_for_it(sm: float, held: float) -
     assert (row.processes, row.allocated, row.held) == (1, 0, held)
 
 
+def test_a_resident_is_one_whether_it_works_or_not_and_an_allocation_is_none() -> None:
+    node = Node()
+    other = replace(TRAINER, pod="train-1", pod_uid="u2", container_id="c2")
+    for at, sm in ((0, 0.5), (10, 0.0)):
+        seen = reading(GPU, process(GPU, 1, sm=sm, workload=other), process(GPU, 2, sm=sm, workload=other))
+        told = node.tick(at, seen, handed=HANDED)
+    assert {key[3]: row.resident for key, row in told.items()} == {"train-0": 0, "train-1": 10}
+
+
 def test_a_process_and_the_allocation_of_its_container_are_one_owner() -> None:
     node = Node()
     resident = process(GPU, workload=replace(TRAINER, user="root", found_by="cgroup"))
@@ -126,7 +135,7 @@ def test_what_was_held_before_the_name_came_is_the_owners() -> None:
     node.tick(0, reading(GPU, process(GPU, sm=0.0, workload=UNNAMED)))
     assert node.tick(10, reading(GPU, process(GPU, sm=0.0, workload=UNNAMED))) == {}
     row = only(node.tick(20, reading(GPU, process(GPU, sm=0.0, workload=TRAINER))))
-    assert (row.labels, row.held) == (WHO, 20)
+    assert (row.labels, row.held, row.resident) == (WHO, 20, 20)
 
 
 def test_owners_without_a_name_are_told_together_after_half_a_minute() -> None:

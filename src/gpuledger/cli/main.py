@@ -17,6 +17,8 @@ COMMANDS = {
     "metrics": "list every family of metrics: name, type, labels, meaning, source",
     "report": "say who used the GPUs, for how long, and what it cost",
     "explain": "say of which intervals a pod's, a process's or a job's bill is made, and why",
+    "pause": "have the gpuledger that runs here let the driver go, for a while",
+    "resume": "have it read the driver again",
     "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }

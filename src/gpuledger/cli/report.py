@@ -14,12 +14,14 @@ from typing import Any
 
 from gpuledger.cli.books import is_made_up, open_history
 from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.fleet import FleetSettings, from_prometheus
 from gpuledger.cli.main import no_words
 from gpuledger.cli.moments import HOUR, period
 from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.ledger.energy.slices import share_of
+from gpuledger.ledger.report.fleet_report import NODE
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.grouping import GROUPINGS, grouping
 from gpuledger.ledger.report.report import Period, Report, report
@@ -28,10 +30,12 @@ from gpuledger.ledger.report.shapes import as_csv, as_json
 from gpuledger.ledger.report.tally import Tally
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.history import History
+from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build, choice, integer, setting, text
 
 _ABOUT = """\
-Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps.
+Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps on this
+machine, or for a whole fleet from the Prometheus that scrapes it.
 
 Rows sum to the GPUs' own energy counters: idle, unattributed and unobserved energy have rows of their own.
 Times are exact at full hours: --since is rounded down to one, --until up.
@@ -46,6 +50,11 @@ for a spreadsheet, a program, a FinOps tool:
   gpuledger report --since 2026-11-01 --until 2026-12-01 --format csv > november.csv
   gpuledger report --format json | jq .total
   gpuledger report --price.kwh 0.32 --price.currency EUR --format focus
+
+for a fleet, with the bound of what scraped counters cannot tell:
+  gpuledger report --prometheus http://prometheus:9090 --by namespace --since 30d
+  gpuledger report --prometheus https://metrics.example.com/prometheus --by node \\
+      --prometheus.header "Authorization: Bearer $TOKEN" --prometheus.match 'cluster="a"'
 
 without a GPU:
   gpuledger serve --source simulator --state-dir /tmp/books &
@@ -63,7 +72,7 @@ class ReportSettings:
         "report.by",
         text,
         "owner",
-        f"a row for each: {', '.join(GROUPINGS)} or label:NAME",
+        f"a row for each: {', '.join(GROUPINGS)} or label:NAME; with --prometheus {NODE} too, and no command",
         flags=("--by",),
         metavar="WORD",
     )
@@ -96,6 +105,7 @@ class ReportSettings:
 
 GROUPS: dict[str, type] = {
     "the report": ReportSettings,
+    "a fleet": FleetSettings,
     "prices": Prices,
     "the books": StoreSettings,
 }
@@ -108,14 +118,38 @@ def run(arguments: Sequence[str]) -> int:
     no_words("report", given.words)
     values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
     settings = build(ReportSettings, values)
-    found = from_books(settings, values)
+    fleet = build(FleetSettings, values)
+    if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
+        raise UsageError("--prometheus and --state-dir: which of them is to be asked?")
+    if fleet.url and "state_dir" not in given.flags:
+        found = from_fleet(settings, fleet, values)
+    else:
+        found = from_books(settings, values)
     sys.stdout.write(written(found, settings))
     return 0
+
+
+def from_fleet(settings: ReportSettings, fleet: FleetSettings, values: Mapping[str, Any]) -> Report:
+    """The report out of a Prometheus. Raises GpuledgerError."""
+    now = time.time()
+    between = period(settings.since, settings.until, now)
+    with Progress() as progress:
+        return from_prometheus(
+            fleet,
+            settings.by,
+            build(Prices, values),
+            between,
+            now,
+            progress.show,
+            lambda text: print(text, file=sys.stderr),  # noqa: T201  (as the books' own warning)
+        )
 
 
 def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
     """The report out of this machine's books. Raises GpuledgerError."""
     begins, ends = period(settings.since, settings.until, time.time())
+    if settings.by == NODE:
+        raise UsageError("--by node wants --prometheus: books are of one node")
     history = open_history(values)
     try:
         if is_made_up(history):
@@ -146,7 +180,7 @@ def read(
         tally.add_energy(energy)
     for times in history.times(*hours, tally.settle, progress):
         tally.add_times(times)
-    tally.settle()
+    tally.finish()
     return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
 
 

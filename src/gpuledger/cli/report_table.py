@@ -15,6 +15,7 @@ _OWN = {
     "idle": "idle: nobody was resident",
     "unattributed": "unattributed: whose is not known",
     "unobserved": "unobserved: nobody looked",
+    "unseen": "unseen: Prometheus did not look",
 }
 
 
@@ -34,7 +35,8 @@ def table(report: Report, top: int, *, plain: bool = False) -> str:
     widths = [max(len(row[place]) for row in (head, *body, *foot)) for place in range(len(head))]
     rule = ("-" if plain else "─") * (sum(widths) + 2 * (len(widths) - 1))
     rows = [_row(head, widths), rule, *(_row(row, widths) for row in body), rule, _row(foot[0], widths)]
-    return "\n".join([*_heading(report), "", *rows, "", *_notes(report, told, plain=plain), ""])
+    whole = "\n".join([*_heading(report), "", *rows, "", *_notes(report, told, plain=plain), ""])
+    return whole.replace("±", "+/-") if plain else whole
 
 
 def _title(report: Report) -> str:
@@ -105,14 +107,11 @@ def _local(unix: float) -> str:
 
 
 def _notes(report: Report, told: Sequence[Column], *, plain: bool) -> list[str]:
-    observed, occupied = (f"{float(seconds / 3600):,.2f}" for seconds in (report.observed, report.occupied))
-    notes = [f"GPU-hours: {observed} observed, {occupied} with somebody on the GPU."]
-    sums = sum((line.resident or 0 for line in report.lines), 0)
-    if sums > report.occupied:
-        shared = float((sums - report.occupied) / 3600)
-        notes.append(f"A shared GPU counts for each who was on it: {shared:,.2f} hours more than once.")
+    notes = list(report.notes) or _hours(report)
+    solid, shaded = ("#", "=") if plain else ("█", "▒")
+    if report.scraped:
+        notes.append(f"{solid} measured; {shaded} apportioned by activity, slices or equally.")
     if any(column.name == "high_kwh" for column in told):
-        solid, shaded = ("#", "=") if plain else ("█", "▒")
         notes.append(
             f"{solid} measured: alone on the GPU, and the least that it can be; {shaded} apportioned by "
             "activity, slices or equally; at most: the bound that holds whatever the split."
@@ -121,8 +120,20 @@ def _notes(report: Report, told: Sequence[Column], *, plain: bool) -> list[str]:
     if prices.pue is not None:
         notes.append(f"Cost and CO2 are of the building's energy: times {prices.pue} (pue).")
     period = report.period
-    if period.first > period.since:
+    if period.first > period.since and not report.scraped:
         notes.append(f"The books begin at {_local(period.first)}.")
     if period.until > period.last:
         notes.append("The last hour is not over.")
+    return notes
+
+
+def _hours(report: Report) -> list[str]:
+    if report.occupied is None:
+        return []
+    observed, occupied = (f"{float(seconds / 3600):,.2f}" for seconds in (report.observed, report.occupied))
+    notes = [f"GPU-hours: {observed} observed, {occupied} with somebody on the GPU."]
+    sums = sum((line.resident or 0 for line in report.lines), 0)
+    if sums > report.occupied:
+        shared = float((sums - report.occupied) / 3600)
+        notes.append(f"A shared GPU counts for each who was on it: {shared:,.2f} hours more than once.")
     return notes

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import environ
+from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
+from gpuledger.cli.reload import Reloader
 from gpuledger.cli.wiring import Parts, assemble_node
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
@@ -37,6 +39,7 @@ examples:
 then:
   curl -s localhost:9400/metrics                   the dialects of --dialect
   curl -s localhost:9400/metrics/native            one dialect
+  gpuledger pause                                  let the driver go, for an upgrade or a profiler
   xdg-open http://localhost:9400/                  what people look at
 """
 
@@ -51,13 +54,20 @@ def run(arguments: Sequence[str]) -> int:
     # The tick computes in bursts of a few milliseconds; the default of 5 ms per turn would be what a
     # scrape waits for the interpreter.
     sys.setswitchinterval(0.0005)
-    return asyncio.run(_serve(values))
+    files = () if given.config is None else (given.config,)
+    return asyncio.run(
+        _serve(values, lambda: assemble(groups, given.flags, environ, given.config, EVERYTHING), files)
+    )
 
 
-async def _serve(values: Mapping[str, object]) -> int:
+async def _serve(
+    values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
+) -> int:
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     server = HttpServer(made.listeners)
+    made.parts.control.watch(Reloader(read, values, NODE.values(), files, made.parts, made.listeners))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.parts.control.nudge)
     try:
         # Port first: who cannot listen must not have touched the driver.
         await server.start()

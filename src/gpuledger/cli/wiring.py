@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.control import Control
+from gpuledger.cli.doorway import open_doorway
+from gpuledger.cli.profiling import Profiling, open_profiling
+from gpuledger.config.dcgm import dcgm_settings, read_collectors
 from gpuledger.dialects.catalogue import dialects, known
+from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.pci import PciBus
@@ -20,18 +27,19 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.store import Store
-from gpuledger.model.errors import UsageError
-from gpuledger.model.page import Dialect, Page
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.page import Dialect, MapHealth, Page
 from gpuledger.model.settings import build
-from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
-from gpuledger.node.loop import Node
-from gpuledger.node.settings import NodeSettings
+from gpuledger.node.loop import Namer, Node
+from gpuledger.node.settings import ControlSettings, NodeSettings
 from gpuledger.outputs.addresses import Address
 from gpuledger.outputs.health import health_routes
 from gpuledger.outputs.pages import PageStore
 from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.settings import HttpSettings
+from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
@@ -43,32 +51,93 @@ from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
 from gpuledger.workloads.open import Machine, MapSettings, open_maps
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
 from gpuledger.workloads.slurm.settings import SlurmSettings
+
+log = logging.getLogger("gpuledger.dcgm")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """A node that has not begun to tick, its books, and the pages that it will publish."""
+class Ground:
+    """The machine as the settings show it: what stays while a program runs."""
 
     clock: Clock
+    host: ProcFs
+    pci: PciBus
+    users: PasswdUsers
+    machine: Machine
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Ground:
+        """Raises UsageError when there is no procfs where the settings say."""
+        settings = build(HostSettings, values)
+        if not Path(settings.procfs, "stat").exists():
+            raise UsageError(f"--procfs: {settings.procfs} is no proc filesystem: it has no file 'stat'")
+        users = PasswdUsers(settings.passwd)
+        return cls(
+            SystemClock(),
+            ProcFs(settings.procfs, pids=settings.pids, users=users),
+            PciBus(settings.sysfs),
+            users,
+            Machine(settings.procfs, settings.sysfs, users.name),
+        )
+
+    def source(self, settings: SourceSettings, smi: SmiSettings) -> Source:
+        """The Source of these settings; raises UsageError for one that is not there."""
+        return open_source(settings, smi, self.host, self.clock, self.pci)
+
+    def maps(self, values: Mapping[str, Any], source: SourceInfo) -> Maps:
+        """Who owns what; none of a machine that is made up, recorded or far away: this one knows nothing."""
+        local = source.name == "nvml" or (source.name == "smi" and not source.detail)
+        return open_maps(map_settings(values), self.machine, environ, self.clock) if local else Maps()
+
+    def naming(self, maps: Maps) -> Namer:
+        """What names a Snapshot by these maps."""
+        return Workloads(self.users.name, maps if len(maps) else None).name
+
+
+@dataclass(slots=True)
+class Parts:
+    """A node that has not begun to tick, its books, and the pages that it will publish.
+
+    Source, maps and pages may be others later: `pages` is to be asked for anew each time.
+    """
+
+    ground: Ground
     source: Source
     node: Node
     pages: PageStore
+    ledger: Ledger
     store: Store | None
     maps: Maps
+    control: Control
+    profiling: Profiling | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The node's own."""
+        return self.ground.clock
 
     def start(self) -> None:
         """Begin to look: who owns what, then who runs."""
         self.maps.start()
+        if self.profiling is not None:
+            self.profiling.start()
         self.node.start()
+        self.control.start()
 
     def stop(self) -> None:
         """End the node and the maps, then close the books."""
+        self.control.stop()
         self.node.stop()
         self.maps.stop()
+        if self.profiling is not None:
+            self.profiling.stop()
         if self.store is not None:
             self.store.close()
+
+
+Listeners = tuple[tuple[Address, Routes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +145,7 @@ class Assembly:
     """A node that has not begun to tick, and what its HTTP server answers."""
 
     parts: Parts
-    listeners: tuple[tuple[Address, Routes], ...]
+    listeners: Listeners
 
 
 def map_settings(values: Mapping[str, Any]) -> MapSettings:
@@ -92,8 +161,16 @@ def map_settings(values: Mapping[str, Any]) -> MapSettings:
 
 
 def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
-    """Every dialect by name, under the user's settings."""
-    return dialects(build(DialectSettings, values), __version__)
+    """Every dialect by name, under the user's settings.
+
+    Raises UsageError for a collectors file of which nothing can be told.
+    """
+    settings, dcgm = build(DialectSettings, values), dcgm_settings(values)
+    collectors = read_collectors(dcgm.collectors)
+    for warning in collectors.warnings:
+        log.warning("%s", warning)
+    node = node_name(settings.node_name, environ, gethostname())
+    return dialects(settings, __version__, DcgmDialect(dcgm, collectors, node))
 
 
 def assemble_parts(
@@ -110,39 +187,50 @@ def assemble_parts(
     scenario or dialect that is not there, GpuledgerError for books that another program has open or a newer
     version made. The driver is not touched before the first tick; the books are the last to be opened.
     """
-    clock = SystemClock()
-    host_settings = build(HostSettings, values)
-    users = PasswdUsers(host_settings.passwd)
-    if not Path(host_settings.procfs, "stat").exists():
-        raise UsageError(f"--procfs: {host_settings.procfs} is no proc filesystem: it has no file 'stat'")
-    host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
-    pci = PciBus(host_settings.sysfs)
-    source = open_source(build(SourceSettings, values), build(SmiSettings, values), host, clock, pci)
-    # Of a machine that is made up, recorded or far away this one's owners know nothing.
-    local = source.info.name == "nvml" or (source.info.name == "smi" and not source.info.detail)
-    machine = Machine(host_settings.procfs, host_settings.sysfs, users.name)
-    maps = open_maps(map_settings(values), machine, environ, clock) if local else Maps()
+    ground = Ground.of(values)
+    clock = ground.clock
+    source = ground.source(build(SourceSettings, values), build(SmiSettings, values))
+    maps = ground.maps(values, source.info)
+    profiling = open_profiling(build(DcgmExporterSourceSettings, values), clock)
     pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
-    store = None
+    store = doorway = None
     if keeps_books:
-        store = open_store(build(StoreSettings, values), source.info, host.boot_id, clock, environ)
+        store = open_store(build(StoreSettings, values), source.info, ground.host.boot_id, clock, environ)
+        try:
+            doorway = open_doorway(build(ControlSettings, values), source.info, _beside(store), environ)
+        except GpuledgerError:
+            if store is not None:
+                store.close()
+            raise
 
     def publish(page: Page) -> None:
-        pages.publish(page)
+        # After the books: what another program says is late, and not for them.
+        parts.pages.publish(page if profiling is None else profiling.added_to(page))
         published()
+
+    def health() -> tuple[MapHealth, ...]:
+        return maps.health() if profiling is None else (*maps.health(), profiling.health)
 
     ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
         source,
-        name=Workloads(users.name, maps if len(maps) else None).name,
+        name=ground.naming(maps),
         post=ledger.post,
         publish=publish,
-        wanted=lambda: pages.wants() | ledger.wants,
+        wanted=lambda: parts.pages.wants() | ledger.wants,
         clock=clock,
         interval=build(NodeSettings, values).interval,
-        maps=maps.health,
+        maps=health,
+        interrupted=ledger.interrupt,
+        pausable=doorway is not None,
     )
-    return Parts(clock, source, node, pages, store, maps)
+    control = Control(node, doorway)
+    parts = Parts(ground, source, node, pages, ledger, store, maps, control, profiling)
+    return parts
+
+
+def _beside(store: Store | None) -> Path | None:
+    return None if store is None else store.file.parent
 
 
 def read_once(values: Mapping[str, Any]) -> Snapshot | None:
@@ -164,18 +252,42 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     Raises as `assemble_parts` does.
     """
     every = vocabularies(values)
+    parts = assemble_parts(values, every, told_unasked(values, every))
+    return Assembly(parts, listeners_of(values, every, parts.pages, parts))
+
+
+def told_unasked(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> frozenset[str]:
+    """The dialects that some metrics page tells without being asked for them by name.
+
+    Raises UsageError for one that is not there.
+    """
+    return frozenset(name for _, names in _listed(values, every) for name in names)
+
+
+def listeners_of(
+    values: Mapping[str, Any], every: Mapping[str, Dialect], pages: PageStore, parts: Parts
+) -> Listeners:
+    """What is answered at each address: metrics from `pages`, all else of the Page that `parts` show.
+
+    Raises UsageError for dialects that are not there or that cannot share a page.
+    """
     http = build(HttpSettings, values)
-    default = known(build(DialectSettings, values).dialect, every)
-    listed = [
-        (listen.address, known(listen.dialects, every) if listen.dialects else default)
-        for listen in http.listen_address
-    ]
-    parts = assemble_parts(values, every, {name for _, names in listed for name in names})
-    pages = parts.pages
-    common = health_routes(lambda: pages.page)
+    common = health_routes(lambda: parts.pages.page)
     if build(WebSettings, values).page == "landing":
-        common["/"] = landing(lambda: pages.page, Links(http.metrics_path, tuple(every)), parts.clock)
-    listeners = tuple(
-        (address, Routes({**common, **pages.routes(http.metrics_path, names)})) for address, names in listed
-    )
-    return Assembly(parts, listeners)
+        links = Links(http.metrics_path, tuple(every))
+        common["/"] = landing(lambda: parts.pages.page, links, parts.clock)
+    try:
+        return tuple(
+            (address, Routes({**common, **pages.routes(http.metrics_path, names)}))
+            for address, names in _listed(values, every)
+        )
+    except ValueError as error:
+        raise UsageError(f"--dialect: {error}") from None
+
+
+def _listed(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> list[tuple[Address, tuple[str, ...]]]:
+    default = known(build(DialectSettings, values).dialect, dict(every))
+    return [
+        (listen.address, known(listen.dialects, dict(every)) if listen.dialects else default)
+        for listen in build(HttpSettings, values).listen_address
+    ]

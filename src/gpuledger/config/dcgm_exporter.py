@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpuledger.config.dcgm_values import devices, host_engine, label_patterns, only, only_false
-from gpuledger.model.settings import boolean, choice, integer, setting, text
+from gpuledger.model.settings import Reload, boolean, choice, integer, setting, text
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 
 _WINDOWS = "events of a window are not counted; take increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])"
@@ -39,6 +40,9 @@ def _resources(names: str) -> Mapping[str, str]:
 class DcgmExporterSettings:
     """What dcgm-exporter 4.8 takes. Any of its flags or DCGM_EXPORTER_* variables makes /metrics `dcgm`."""
 
+    # The settings that they mean say whether they can change.
+    reload: ClassVar[Reload] = Reload()
+
     collectors: str = setting(
         "dcgm_exporter.collectors",
         text,
@@ -61,10 +65,11 @@ class DcgmExporterSettings:
         means=_as("listen_address"),
         implies=_dcgm,
     )
-    interval: int = setting(
+    # Unset, what they mean has defaults of its own.
+    interval: int | None = setting(
         "dcgm_exporter.interval",
         integer(1, 3_600_000),
-        30_000,
+        None,
         "--slow-interval, in milliseconds; what is not slow is read at every --interval "
         "[DCGM_EXPORTER_INTERVAL]",
         flags=("-c", "--collect-interval"),
@@ -84,10 +89,10 @@ class DcgmExporterSettings:
         means=_as("devices"),
         implies=_dcgm,
     )
-    kubernetes: bool = setting(
+    kubernetes: bool | None = setting(
         "dcgm_exporter.kubernetes",
         boolean,
-        False,
+        None,
         "--kubernetes-enabled [DCGM_EXPORTER_KUBERNETES]",
         flags=("-k", "--kubernetes"),
         variables=("DCGM_EXPORTER_KUBERNETES",),

@@ -9,9 +9,10 @@ from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialec
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.node.settings import NodeSettings
+from gpuledger.node.settings import ControlSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
+from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
@@ -38,13 +39,22 @@ NODE: dict[str, type] = {
     "whose jobs": SlurmSettings,
     "jobs by file": JobMapSettings,
     "whose containers": ContainerSettings,
+    "how it is told to pause": ControlSettings,
+    "how changed settings are found": ReloadSettings,
     "log": LogSettings,
+    "profiling metrics of older GPUs": DcgmExporterSourceSettings,
     "flags of dcgm-exporter, and what they mean": DcgmExporterSettings,
     "flags of nvidia_gpu_exporter, and what they mean": NvidiaGpuExporterSettings,
 }
 
 # Of no use to a command that writes a file.
-_SERVED = (HttpSettings, WebSettings, DcgmExporterSettings, NvidiaGpuExporterSettings)
+_SERVED = (
+    HttpSettings,
+    WebSettings,
+    ReloadSettings,
+    DcgmExporterSettings,
+    NvidiaGpuExporterSettings,
+)
 
 COLLECT: dict[str, type] = {
     "where it is written": TextfileSettings,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpuledger.config.dcgm_values import only, only_false
-from gpuledger.model.settings import boolean, choice, duration, setting, text
+from gpuledger.model.settings import Reload, boolean, choice, duration, setting, text
 
 _BACKENDS = {"exec": "smi", "nvml": "nvml", "demo": "simulator"}
 _LIMITS = "gpuledger has limits of its own"
@@ -35,6 +36,9 @@ class NvidiaGpuExporterSettings:
     """What nvidia_gpu_exporter takes beside what has the same name here. Any of them that can be honoured in
     more than its default makes /metrics `smi`.
     """
+
+    # The settings that they mean say whether they can change.
+    reload: ClassVar[Reload] = Reload()
 
     listen_address: tuple[str, ...] = setting(
         "nvidia_gpu_exporter.listen_address",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import choice, setting
+from gpuledger.model.settings import Reload, choice, setting
 
 
 def _format(value: object) -> str:
@@ -15,6 +16,8 @@ def _format(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What goes to stderr, and how."""
+
+    reload: ClassVar[Reload] = Reload()
 
     level: str = setting(
         "log.level",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from re import fullmatch
-from typing import Literal
+from typing import ClassVar, Literal
 
-from gpuledger.model.settings import boolean, choice, setting, text, words
+from gpuledger.model.settings import Reload, boolean, choice, setting, text, words
 
 DEFAULT = ("process", "session", "energy", "native")
 
@@ -49,6 +49,8 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
 @dataclass(frozen=True, slots=True)
 class DialectSettings:
     """In which vocabularies the facts are told, and how the `process` and `session` ones spell them."""
+
+    reload: ClassVar[Reload] = Reload()
 
     dialect: tuple[str, ...] = setting(
         "dialect",
@@ -103,6 +105,8 @@ class DialectSettings:
 @dataclass(frozen=True, slots=True)
 class DcgmSettings:
     """How the `dcgm` dialect spells what it tells. Which fields it tells is in a collectors file."""
+
+    reload: ClassVar[Reload] = Reload(files=("dcgm.collectors",))
 
     schema: Literal["4.8", "4.9"] = setting(
         "dcgm.schema",
@@ -159,6 +163,8 @@ class DcgmSettings:
 @dataclass(frozen=True, slots=True)
 class SmiDialectSettings:
     """How much the `smi` dialect tells."""
+
+    reload: ClassVar[Reload] = Reload()
 
     compute_apps: bool = setting(
         "smi.compute_apps",

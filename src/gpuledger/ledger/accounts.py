@@ -41,6 +41,10 @@ class Accounts:
         # Who has gone, and whether the store knows of him.
         self._left: dict[ProcessKey, bool] = {}
 
+    def retain(self, seconds: float) -> None:
+        """Tell who has ended for so long from here on."""
+        self._owners.retention = self._rows.retention = seconds
+
     def post(
         self,
         posted: list[Posted],

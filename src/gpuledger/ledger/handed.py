@@ -58,6 +58,10 @@ class Handed:
         """Those in force."""
         return self._open.values()
 
+    def interrupt(self) -> None:
+        """Nobody looks until the next tick: until then no Device is said to be unused."""
+        self._elapsed = None
+
     def post(self, snapshot: Snapshot) -> None:
         """Take in one tick, its processes named."""
         since = 0.0 if self._elapsed is None else snapshot.elapsed - self._elapsed

@@ -19,7 +19,7 @@ from gpuledger.ledger.membership import Membership
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.states import DeviceStates
+from gpuledger.ledger.states import DeviceStates, sm_ratios
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import EnergyState, LedgerState
@@ -57,6 +57,25 @@ class Ledger:
     def state(self) -> LedgerState:
         """The state after the last posting."""
         return self._state
+
+    def adopt(self, settings: LedgerSettings) -> None:
+        """Book and tell by these from the next posting on, but for those that need a restart."""
+        floors = given_floors(settings.empty_watts, settings.resident_watts)
+        self.energy.adopt(floors, Policy(settings.policy))
+        self._accounts.retain(settings.retention)
+        self._owners.retain(settings.retention)
+
+    def interrupt(self) -> None:
+        """Nobody looks from here until the next posting, because somebody asked for that.
+
+        Unlike a reading that fails for a moment, such a gap is no part of any interval: its energy is
+        unobserved, its time nobody's, however short it is.
+        """
+        self.sessions.interrupt()
+        self._handed.interrupt()
+        self.energy.interrupt()
+        self._states.interrupt()
+        self._owners.interrupt()
 
     def post(self, snapshot: Snapshot) -> LedgerState:
         """Book one Snapshot and answer the state after it.
@@ -100,6 +119,7 @@ class Ledger:
             session_durations=durations,
             device_states=states,
             state_seconds=seconds,
+            sm_ratios=sm_ratios(snapshot),
             owners=self._owners.post(snapshot),
         )
         self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, state)

@@ -28,12 +28,14 @@ class _Tenure:
     processes: int | None = None
     allocated: float = 0.0
     held: float = 0.0
+    resident: float = 0.0
 
     def take_over(self, other: _Tenure) -> None:
         """What somebody gathered who turns out to be this owner."""
         self.allocated += other.allocated
         self.held += other.held
-        other.allocated = other.held = 0.0
+        self.resident += other.resident
+        other.allocated = other.held = other.resident = 0.0
 
 
 @dataclass(slots=True)
@@ -57,6 +59,14 @@ class OwnerTimes:
         # By Device and by the ids of pod and container.
         self._waiting: dict[tuple[str, Labels], _Tenure] = {}
         self._elapsed: float | None = None
+
+    def retain(self, seconds: float) -> None:
+        """Tell who has ended for so long from here on."""
+        self._retention = seconds
+
+    def interrupt(self) -> None:
+        """Nobody looks until the next tick: the time until then is no owner's."""
+        self._elapsed = None
 
     def post(self, snapshot: Snapshot) -> tuple[OwnerRow, ...]:
         """Take in one tick, its processes named; answers who is to be told."""
@@ -118,9 +128,8 @@ class OwnerTimes:
         for ids, waiting in list(self._waiting.items()):
             if waiting.alive != now:
                 del self._waiting[ids]
-            if (waiting.alive != now or now - waiting.since >= PATIENCE) and (
-                waiting.allocated or waiting.held
-            ):
+            gathered = waiting.allocated or waiting.held or waiting.resident
+            if gathered and (waiting.alive != now or now - waiting.since >= PATIENCE):
                 self._known(waiting.device, _NOBODY_KNOWN, waiting.alive).take_over(waiting)
 
     def _end(self, now: float) -> None:
@@ -131,7 +140,8 @@ class OwnerTimes:
     def _row(self, tenure: _Tenure, now: float) -> OwnerRow:
         present = tenure.alive == now
         processes = tenure.processes if present else None
-        return OwnerRow(tenure.device, tenure.labels, present, processes, tenure.allocated, tenure.held)
+        seconds = (tenure.allocated, tenure.held, tenure.resident)
+        return OwnerRow(tenure.device, tenure.labels, present, processes, *seconds)
 
 
 def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, since: float) -> None:
@@ -139,6 +149,8 @@ def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, s
     tenure.processes = None if reading.processes is None else len(presence.processes)
     if presence.allocated:
         tenure.allocated += since
+    if presence.processes:
+        tenure.resident += since
     if all_hold(presence.processes, reading):
         tenure.held += since
 

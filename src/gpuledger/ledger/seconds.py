@@ -7,9 +7,12 @@ its sessions said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil
+from struct import pack as pack_numbers
+from struct import unpack as unpack_numbers
 
 HOUR, MINUTE = 3600, 60
 WHOLE_HOUR = (1 << HOUR) - 1
@@ -25,23 +28,42 @@ def seconds_within(begins: float, ends: float, origin: int, size: int) -> int:
 
 
 def pack(seconds: int) -> bytes | None:
-    """Seconds of an hour for a table; None for none of them."""
-    import zlib
+    """Seconds of an hour for a table; None for none of them.
 
+    Runs as pairs of first second and length (16 bits each, little-endian), or one bit a second where that is
+    shorter: that has a length which no pairs have.
+    """
     if not seconds:
         return None
-    if seconds == WHOLE_HOUR:
-        return b"\xff"
-    return zlib.compress(seconds.to_bytes(_BYTES, "little"))
+    pairs: list[int] = []
+    place = 0
+    while seconds:
+        if len(pairs) >= _BYTES // 2:
+            return (seconds << place | _of_pairs(pairs)).to_bytes(_BYTES, "little")
+        gap = (seconds & -seconds).bit_length() - 1
+        seconds >>= gap
+        length = (~seconds & (seconds + 1)).bit_length() - 1
+        seconds >>= length
+        pairs += [place + gap, length]
+        place += gap + length
+    return pack_numbers(f"<{len(pairs)}H", *pairs)
 
 
+@lru_cache(maxsize=4096)
 def unpack(packed: bytes | None) -> int:
-    """What `pack` made of it. Raises zlib.error for anything else."""
-    import zlib
-
+    """What `pack` made of it. Most hours are whole, or have a stretch that others have, too."""
     if packed is None:
         return 0
-    return WHOLE_HOUR if packed == b"\xff" else int.from_bytes(zlib.decompress(packed), "little")
+    if len(packed) == _BYTES:
+        return int.from_bytes(packed, "little")
+    return _of_pairs(unpack_numbers(f"<{len(packed) // 2}H", packed))
+
+
+def _of_pairs(pairs: Sequence[int]) -> int:
+    seconds = 0
+    for place in range(0, len(pairs), 2):
+        seconds |= ((1 << pairs[place + 1]) - 1) << pairs[place]
+    return seconds
 
 
 @dataclass(slots=True)

@@ -118,6 +118,14 @@ class Sessions:
             self._open.setdefault(one.process.device.uuid, {})[one.process.key] = one
         self._next = following
 
+    def interrupt(self) -> None:
+        """Nobody looks until the next posting: who is gone by then ended unseen, and who is there is not said
+        to have gone on as he was.
+        """
+        self._elapsed = None
+        for session in self.open():
+            session.watched = False
+
     def number_of(self, key: ProcessKey) -> int:
         """The number of a process's Session, open or lately ended; KeyError for one that never was here."""
         found = self._open.get(key[0], {}).get(key) or self._ghosts.get(key)

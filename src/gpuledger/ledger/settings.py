@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import choice, duration, integer, number, setting, text
+from gpuledger.model.settings import Reload, choice, duration, integer, number, setting, text
 
 
 def size(value: object) -> int:
@@ -49,6 +50,9 @@ _WATTS: Callable[[object], float] = number(0, 10_000)
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
     """How much of a crowded Device is told process by process, and how energy is booked and told."""
+
+    # A longer hold, or fewer told, would make counters that are told already step back.
+    reload: ClassVar[Reload] = Reload(restart=("process.max_per_device", "energy.zero_hold"))
 
     max_per_device: int = setting(
         "process.max_per_device",
@@ -102,6 +106,8 @@ _DECADE = 3653 * 86_400.0
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """Where the books are kept, and for how long."""
+
+    reload: ClassVar[Reload] = Reload(restart=("state_dir",))
 
     state_dir: str = setting(
         "state_dir",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuledger.ledger.energy.counter import LONGEST
+from gpuledger.ledger.energy.slices import share_of
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -36,9 +37,18 @@ class DeviceStates:
                 key = (uuid, instance, state)
                 self.seconds[key] = self.seconds.get(key, 0.0) + since
 
+    def interrupt(self) -> None:
+        """Nobody looks until the next tick: the time until then is no state's."""
+        self._elapsed = None
+
     def told(self) -> tuple[Mapping[Place, str], Mapping[tuple[str, str, str], float]]:
         """Both as values of this tick."""
         return dict(self.now), dict(self.seconds)
+
+
+def sm_ratios(snapshot: Snapshot) -> Mapping[Place, float]:
+    """Each Device's part of its Gpu's multiprocessors, 1 for the Gpu."""
+    return {_place(reading): float(share_of(reading.device)) for reading in snapshot.readings}
 
 
 def _place(reading: Reading) -> Place:

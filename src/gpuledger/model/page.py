@@ -44,12 +44,39 @@ class MapHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseHealth:
+    """Whether the driver was let go because a user asked for it.
+
+    `until` is the unix time at which that ends by itself, None while there is no pause.
+    """
+
+    paused: bool = False
+    until: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadHealth:
+    """How the settings were read last, at the start or since.
+
+    `last_success` in unix seconds is when those in force were read. A failed reload keeps them, and `error`
+    is one line that says why and what to do. `pending` are keys that were changed and need a restart.
+    """
+
+    success: bool
+    last_success: float
+    error: str = ""
+    pending: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """The node's own condition, told from memory.
 
     `status` is one line for a person: `ok`, or what is wrong and what to do. `tried` is true once a first
     tick was attempted: that, not a healthy GPU, makes the node ready. `interval` is the effective seconds
     between ticks, `asked_interval` what the user asked for. `stalled` means that a tick has not come back.
+    `pause` is None where nobody can ask for one, `reload` where settings are read only once.
     """
 
     status: str = "starting"
@@ -62,12 +89,19 @@ class Health:
     started: float = 0.0
     collectors: tuple[CollectorHealth, ...] = ()
     maps: tuple[MapHealth, ...] = ()
+    pause: PauseHealth | None = None
+    reload: ReloadHealth | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the driver was let go on request: then no part of the tick that reads it has failed."""
+        return self.pause is not None and self.pause.paused
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """One immutable state of the node. `snapshot` is None before the first tick and while the source is
-    failed or hanging: then gauges are gone, booked counters stay, and health says so.
+    failed, hanging or paused: then gauges are gone, booked counters stay, and health says so.
     """
 
     unix: float

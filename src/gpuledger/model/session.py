@@ -83,8 +83,8 @@ class OwnerRow(NamedTuple):
 
     `labels` are owner kind, namespace, pod, container, user (empty for a pod: its containers' users are no
     names of this machine) and Slurm job. `processes` of it on the Device now, None where the list could not
-    be read or the owner has gone. Seconds since the program started: `allocated` to it, and `held` by it
-    (handed over or resident, none of its processes at work).
+    be read or the owner has gone. Seconds since the program started: `allocated` to it, `held` by it (handed
+    over or resident, none of its processes at work), and those in which it had a `resident` there.
     """
 
     device: Device
@@ -93,6 +93,7 @@ class OwnerRow(NamedTuple):
     processes: int | None
     allocated: float
     held: float
+    resident: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class LedgerState:
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
     since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
     `sessions_closed` and `session_durations` (seconds) are by Gpu uuid; `device_states` and `state_seconds`
-    are by uuid and `GI_CI` (empty without MIG). `owners` are those of whole Gpus and Instances, present or
+    are by uuid and `GI_CI` (empty without MIG), and so are `sm_ratios`, each Device's part of its Gpu's
+    multiprocessors. `owners` are those of whole Gpus and Instances, present or
     lately gone. `parts` tells how parts of the posting went that are told apart, such as the store.
     """
 
@@ -135,5 +137,6 @@ class LedgerState:
     session_durations: Mapping[str, Distribution] = field(default_factory=dict)
     device_states: Mapping[tuple[str, str], str] = field(default_factory=dict)
     state_seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    sm_ratios: Mapping[tuple[str, str], float] = field(default_factory=dict)
     owners: tuple[OwnerRow, ...] = ()
     parts: tuple[Collected, ...] = ()

@@ -43,6 +43,19 @@ class Setting:
         return "GPULEDGER_" + self.key.upper().replace(".", "_").replace("-", "_")
 
 
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """How a running program takes changes to a Settings group, said in the group's class variable `reload`.
+
+    Its keys take effect between two ticks, but those in `restart`, which need one. `files` are keys whose
+    values are paths, of a file or several, that are read as part of the setting: when such a file changes,
+    the setting has. A group that says nothing needs a restart for every key.
+    """
+
+    restart: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
 def setting(
     key: str,
     parse: Callable[[object], T],
@@ -73,6 +86,12 @@ def declared(group: type) -> Iterator[tuple[str, Setting, Any]]:
         if "setting" in item.metadata:
             default = item.default if item.default is not MISSING else None
             yield item.name, item.metadata["setting"], default
+
+
+def reload_of(group: type) -> Reload:
+    """How the group takes changes while the program runs."""
+    said = getattr(group, "reload", None)
+    return said if isinstance(said, Reload) else Reload(tuple(item.key for _, item, _ in declared(group)))
 
 
 def build(group: type[S], values: Mapping[str, Any]) -> S:

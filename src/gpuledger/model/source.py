@@ -49,4 +49,7 @@ class Source(Protocol):
         """One tick. What fails is in the Snapshot; raises SourceUnavailable when nothing can be read."""
 
     def close(self) -> None:
-        """Let go of the machine (file descriptors, driver handles). Idempotent."""
+        """Let go of the machine (file descriptors, driver handles). Idempotent.
+
+        What reads hardware may be read again, and takes hold of it anew.
+        """

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from threading import Condition, Event, Thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Condition, Event, Lock, Thread
 
-from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.page import Health, MapHealth, Page
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
+from gpuledger.model.page import Health, MapHealth, Page, PauseHealth, ReloadHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Snapshot
 from gpuledger.model.source import Clock, Source
 from gpuledger.node.pace import Pace
+from gpuledger.node.pause import Pause
 from gpuledger.node.vitals import OK, SOURCE, Vitals, status_of
 
 log = logging.getLogger("gpuledger.node")
@@ -23,13 +26,31 @@ Poster = Callable[[Snapshot], LedgerState]
 # A page three intervals old is not the present. Counted from the last page, so that health turns within
 # three intervals of the moment when the driver stops answering.
 _STALE_AFTER = 3.0
+# A driver without persistence mode takes some seconds per GPU to wake.
+_PATIENCE = 30.0
+
+
+class TickHangs(GpuledgerError):
+    """A tick is under way and does not come back, so that nothing can be changed between two of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """What a node works with from its next tick on; None leaves a part as it is."""
+
+    source: Source | None = None
+    name: Namer | None = None
+    maps: Callable[[], tuple[MapHealth, ...]] | None = None
+    interval: float | None = None
 
 
 class Node:
     """Turns a Source into Pages.
 
-    `publish` is called with each Page, from the tick thread or, when a tick does not come back, from the
-    watchdog; never from both at once. `wanted` is asked before each tick, `maps` after it.
+    `publish` is called with each Page: from the tick thread, from the watchdog when a tick does not come
+    back, from whoever asks for a pause; never from two at once. `wanted` is asked before each tick, `maps`
+    after it. `interrupted` is called when a pause begins: what is posted next does not go on from the last
+    posting. `pausable` says whether anybody can ask for one.
     """
 
     def __init__(
@@ -43,6 +64,8 @@ class Node:
         clock: Clock,
         interval: float,
         maps: Callable[[], tuple[MapHealth, ...]] = tuple,
+        interrupted: Callable[[], None] = lambda: None,
+        pausable: bool = False,
     ) -> None:
         self._source = source
         self._name = name
@@ -51,11 +74,19 @@ class Node:
         self._wanted = wanted
         self._clock = clock
         self._pace = Pace(interval)
+        self._interrupted = interrupted
         self._vitals = Vitals(clock.unix(), interval, maps)
+        self._vitals.pause = PauseHealth() if pausable else None
         self._ledger = LedgerState()
+        self._pause: Pause | None = None
+        # Held while a tick runs, and by those who change what it works with.
+        self._ticking = Lock()
+        self._wake = Event()
         self._stop = Event()
         self._published = Condition()
         self._last_page: float | None = None
+        self._newest: Page | None = None
+        self._pages = 0
         self._began = clock.elapsed()
         self._stalled = False
         self._status = ""
@@ -74,6 +105,7 @@ class Node:
     def stop(self, patience: float = 2.0) -> None:
         """End both threads. A tick that hangs in the driver is left behind after `patience` seconds."""
         self._stop.set()
+        self._wake.set()
         with self._published:
             self._published.notify_all()
         for thread in self._threads:
@@ -85,9 +117,99 @@ class Node:
     def tick(self) -> Page:
         """Read, name and post once, publish the Page and answer it.
 
-        Whatever goes wrong is told on the Page: the loop outlives any single tick.
+        Whatever goes wrong is told on the Page: the loop outlives any single tick. In a pause nothing is
+        read, and the Page says so.
         """
-        began = self._clock.elapsed()
+        with self._ticking:
+            began = self._clock.elapsed()
+            if self._pause is not None and began >= self._pause.ends:
+                log.warning("the pause ends by itself: nobody has resumed")
+                self._end_pause()
+            return self._tick(began) if self._pause is None else self._rest(self._pause)
+
+    @contextmanager
+    def between_ticks(self, patience: float = _PATIENCE) -> Iterator[None]:
+        """Inside, no tick runs. Raises TickHangs when the running one does not end in time."""
+        if not self._ticking.acquire(timeout=patience):
+            raise TickHangs(
+                f"a reading of {self._source.info.name} has not come back for {patience:g} s: the driver"
+                " hangs (look for Xid errors in dmesg; a hung driver needs a reboot)"
+            )
+        try:
+            yield
+        finally:
+            self._ticking.release()
+
+    def pause(self, seconds: float, reason: str = "", patience: float = _PATIENCE) -> Pause:
+        """Let the driver go, publish a Page that says so, and read nothing for so long.
+
+        In a pause it only sets a new end and reason. Raises TickHangs, with nothing changed, when the reading
+        that is under way does not come back.
+        """
+        with self.between_ticks(patience):
+            now = self._clock.elapsed()
+            pause = Pause(now + seconds, self._clock.unix() + seconds, reason)
+            if self._pause is None:
+                self._let_go()
+                self._interrupted()
+            self._pause, self._vitals.pause = pause, pause.health
+            self._rest(pause)
+        return pause
+
+    def resume(self, patience: float = _PATIENCE) -> Page | None:
+        """End the pause, and answer the Page of the first tick after it; None when there was no pause.
+
+        Raises GpuledgerError when that tick does not come back in time.
+        """
+        with self.between_ticks(patience):
+            if self._pause is None:
+                return None
+            self._end_pause()
+            before = self._pages
+        self._wake.set()
+        with self._published:
+            self._published.wait_for(lambda: self._pages > before or self._stop.is_set(), patience)
+            if self._newest is None or self._pages == before:
+                raise GpuledgerError(
+                    f"resumed, but a first reading has not come back for {patience:g} s: see /health"
+                )
+            return self._newest
+
+    def refit(self, parts: Refit) -> None:
+        """Go on with other parts; to be called `between_ticks`. A source that is replaced is closed."""
+        if parts.source is not None:
+            self._let_go()
+            self._source = parts.source
+        self._name = parts.name or self._name
+        self._vitals.maps = parts.maps or self._vitals.maps
+        if parts.interval is not None:
+            self._pace = Pace(parts.interval)
+            self._vitals.asked = parts.interval
+        self._wake.set()
+
+    def note_reload(self, health: ReloadHealth) -> None:
+        """What the next Page says of the settings."""
+        self._vitals.reload = health
+
+    def _let_go(self) -> None:
+        # What is made up holds nothing, and would end with it.
+        if not self._source.info.simulated:
+            self._source.close()
+
+    def _end_pause(self) -> None:
+        self._pause, self._vitals.pause = None, PauseHealth()
+
+    def _rest(self, pause: Pause) -> Page:
+        status = str(pause)
+        with self._published:
+            unix = self._clock.unix()
+            page = self._come_by(None, unix, self._vitals.paused(status, self._pace.interval))
+        if status != self._status:
+            self._status = status
+            log.info("%s", status)
+        return page
+
+    def _tick(self, began: float) -> Page:
         snapshot: Snapshot | None = None
         parts: list[Collected] = []
         try:
@@ -103,12 +225,18 @@ class Node:
         unix = snapshot.unix if snapshot else self._clock.unix()
         with self._published:
             health = self._vitals.ticked(unix, snapshot, parts, status, self._pace.interval)
-            page = self._show(snapshot, unix, health)
-            self._last_page = self._clock.elapsed()
-            self._stalled = False
-            self._published.notify_all()
+            page = self._come_by(snapshot, unix, health)
         self._say(status)
-        self._note(self._last_page - began)
+        self._note(self._clock.elapsed() - began)
+        return page
+
+    def _come_by(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:
+        """The Page of a tick that came back; `_published` is held."""
+        page = self._newest = self._show(snapshot, unix, health)
+        self._pages += 1
+        self._last_page = self._clock.elapsed()
+        self._stalled = False
+        self._published.notify_all()
         return page
 
     def _read(self, began: float, parts: list[Collected]) -> Snapshot:
@@ -155,7 +283,9 @@ class Node:
                 log.exception("a page could not be published")
             now = self._clock.elapsed()
             due = max(due + self._pace.interval, now)
-            self._stop.wait(due - now)
+            if self._wake.wait(due - now):
+                self._wake.clear()
+                due = self._clock.elapsed()
 
     def _watch(self) -> None:
         with self._published:

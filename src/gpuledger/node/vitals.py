@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpuledger.model.page import CollectorHealth, Health, MapHealth
+from gpuledger.model.page import CollectorHealth, Health, MapHealth, PauseHealth, ReloadHealth
 from gpuledger.model.snapshot import Collected, Snapshot
 
 SOURCE = "source"
@@ -14,15 +14,18 @@ OK = "ok"
 class Vitals:
     """Remembers when each part of the tick last did its work; answers an immutable Health.
 
-    `maps` is asked for the maps of owners, which are kept beside the tick.
+    `maps` is asked for the maps of owners, which are kept beside the tick. `asked` is the interval that the
+    user wants; `pause` and `reload` are told as they stand.
     """
 
     def __init__(
         self, started: float, interval: float, maps: Callable[[], tuple[MapHealth, ...]] = tuple
     ) -> None:
         self._started = started
-        self._maps = maps
-        self._asked = interval
+        self.maps = maps
+        self.asked = interval
+        self.pause: PauseHealth | None = None
+        self.reload: ReloadHealth | None = None
         self._collectors = {SOURCE: CollectorHealth(SOURCE, success=False)}
         self._of_source = {SOURCE}
         self._ticks = 0
@@ -49,6 +52,14 @@ class Vitals:
                 part.name, part.success, part.seconds, last, part.error, failures
             )
         return self._health(status, interval, self._collectors.values(), stalled=False)
+
+    def paused(self, status: str, interval: float) -> Health:
+        """Health of a tick in a pause: of what reads the driver nothing is told, it neither did its work nor
+        failed.
+        """
+        self._ticks += 1
+        shown = [part for name, part in self._collectors.items() if name not in self._of_source]
+        return self._health(status, interval, shown, stalled=False)
 
     def stalled(self, status: str, interval: float) -> Health:
         """Health while a tick does not come back: what reads the driver does not do its work."""
@@ -77,10 +88,12 @@ class Vitals:
             stalled=stalled,
             ticks=self._ticks,
             interval=interval,
-            asked_interval=self._asked,
+            asked_interval=self.asked,
             started=self._started,
             collectors=tuple(parts),
-            maps=self._maps(),
+            maps=self.maps(),
+            pause=self.pause,
+            reload=self.reload,
         )
 
 

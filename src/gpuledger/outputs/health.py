@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuledger.model.page import Page
+from gpuledger.model.page import Page, ReloadHealth
 from gpuledger.outputs.routes import Handler, Request, Response, plain
 
 HEALTHY = "/-/healthy"
@@ -37,19 +37,34 @@ def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
 
 
 def describe(page: Page) -> str:
-    """The verdict; how many ticks were made, and how often; and the maps of owners that fail."""
+    """The verdict; how many ticks were made, and how often; the maps of owners that fail; and settings that
+    could not be taken.
+    """
     health = page.health
     every = f"one every {health.interval:g} s"
     if health.interval != health.asked_interval:
         every += f" ({health.asked_interval:g} s asked)"
     ticks = "1 tick" if health.ticks == 1 else f"{health.ticks} ticks"
     failing = [f"\n{one.name}: {one.error}" for one in health.maps if not one.success]
-    return f"{verdict(page)}\n{ticks}, {every}" + "".join(failing)
+    return f"{verdict(page)}\n{ticks}, {every}" + "".join(failing) + _settings(health.reload)
+
+
+def _settings(reload: ReloadHealth | None) -> str:
+    lines = ""
+    if reload is not None and reload.error:
+        lines += f"\nsettings: {reload.error}; the last good ones are in force"
+    if reload is not None and reload.pending:
+        lines += f"\nsettings that wait for a restart: {', '.join(reload.pending)}"
+    return lines
 
 
 def verdict(page: Page) -> str:
-    """`OK`, or with the reason `DEGRADED` (part of the data is missing), `STALE` (all is), `NOT READY`."""
+    """`OK`, or with the reason `DEGRADED` (part of the data is missing), `STALE` (all is), `PAUSED` (all is,
+    because somebody asked for it), `NOT READY`.
+    """
     health = page.health
+    if health.paused:
+        return f"PAUSED{health.status.removeprefix('paused')}"
     if not health.tried:
         return f"NOT READY: {health.status}"
     if page.snapshot is None:

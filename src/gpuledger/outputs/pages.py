@@ -96,6 +96,18 @@ class PageStore:
                 _LOG.exception("the page of %s failed", ", ".join(variant.names))
         self._current = current
 
+    def follow(self, other: PageStore) -> None:
+        """Go on where another store, of other dialects, stands: its Page, and what it was asked for lately.
+
+        Called before anything else is asked of this one, while nobody publishes in the other.
+        """
+        before = other._current
+        self._current = _Current(before.page, before.number)
+        known = self._dialects.keys()
+        asked_on, asked_at = tuple(other._asked_on.items()), tuple(other._asked_at.items())
+        self._asked_on = {variant: on for variant, on in asked_on if known >= set(variant.names)}
+        self._asked_at = {name: at for name, at in asked_at if name in known}
+
     def text(self, names: tuple[str, ...]) -> tuple[Page, bytes]:
         """The newest Page and what these dialects tell of it, as text 0.0.4; empty when that is nothing.
 

@@ -48,13 +48,17 @@ class Routes:
     """Exact paths, and prefixes that end in a slash, to handlers for GET. HEAD is GET without the body."""
 
     def __init__(self, exact: Mapping[str, Handler], prefixes: Mapping[str, Handler] | None = None) -> None:
-        self._exact = dict(exact)
-        self._prefixes = dict(prefixes or {})
+        self._table = (dict(exact), dict(prefixes or {}))
 
     @property
     def paths(self) -> tuple[str, ...]:
         """What can be asked for; a prefix ends in `...`."""
-        return tuple(sorted([*self._exact, *(f"{prefix}..." for prefix in self._prefixes)]))
+        exact, prefixes = self._table
+        return tuple(sorted([*exact, *(f"{prefix}..." for prefix in prefixes)]))
+
+    def become(self, other: Routes) -> None:
+        """Answer as `other` does from here on, open connections too. From any thread."""
+        self._table = other._table
 
     def respond(self, request: Request) -> Response:
         """The handler's answer, or 404, 405, or 500 when it raises: a page never takes the server down."""
@@ -70,7 +74,8 @@ class Routes:
             return plain("internal error; the log of gpuledger has the reason", 500)
 
     def _find(self, path: str) -> Handler | None:
-        if path in self._exact:
-            return self._exact[path]
-        matches = [prefix for prefix in self._prefixes if path.startswith(prefix)]
-        return self._prefixes[max(matches, key=len)] if matches else None
+        exact, prefixes = self._table
+        if path in exact:
+            return exact[path]
+        matches = [prefix for prefix in prefixes if path.startswith(prefix)]
+        return prefixes[max(matches, key=len)] if matches else None

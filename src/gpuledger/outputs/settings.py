@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import setting, text
+from gpuledger.model.settings import Reload, setting, text
 from gpuledger.outputs.addresses import Address, parse_address
 from gpuledger.outputs.health import HEALTH, HEALTHY, READY
 
@@ -56,6 +57,8 @@ def _listen(item: object) -> Listen:
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """Where gpuledger is asked."""
+
+    reload: ClassVar[Reload] = Reload(restart=("listen_address",))
 
     listen_address: tuple[Listen, ...] = setting(
         "listen_address",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import boolean, duration, integer, number, setting, text, words
+from gpuledger.model.settings import Reload, boolean, duration, integer, number, setting, text, words
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
     """Which machine is read, and how often its slow parts are."""
+
+    reload: ClassVar[Reload] = Reload(restart=("source", "simulator.seed", "simulator.speed"))
 
     source: str = setting(
         "source",

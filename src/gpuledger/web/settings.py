@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import choice, setting
+from gpuledger.model.settings import Reload, choice, setting
 
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
     """What is shown at `/`."""
+
+    reload: ClassVar[Reload] = Reload()
 
     page: str = setting(
         "web.page",

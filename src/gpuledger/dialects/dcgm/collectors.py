@@ -1,7 +1,8 @@
 """Which fields are told, from a collectors file in dcgm-exporter's format or by default.
 
-A line is `FIELD, TYPE, HELP`. FIELD is a name of either schema or an id, TYPE label, gauge or counter. `#`
-begins a comment, a help text may hold commas, quotes may surround a cell. Pure: somebody else reads the file.
+A line is `FIELD, TYPE, HELP`. FIELD is a name of either schema, or of dcgm-exporter 1, or an id; TYPE is
+label, gauge or counter. `#` begins a comment, a help text may hold commas, quotes may surround a cell. Pure:
+somebody else reads the file.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from re import split
 from typing import Final
 
 from gpuledger.dialects.dcgm.field import PREFIX, Field, Schema
-from gpuledger.dialects.dcgm.names import BY_ID, BY_NAME, UNTOLD
-from gpuledger.model.errors import UsageError, unknown
+from gpuledger.dialects.dcgm.names import BY_ID, BY_NAME, OLDEST, UNTOLD
+from gpuledger.dialects.dcgm.scales import Scale
+from gpuledger.model.errors import UsageError
 
 _TYPES: Final = ("label", "gauge", "counter")
 
@@ -31,10 +33,13 @@ class Column:
     help: str = ""
 
     def name(self, schema: Schema) -> str:
-        """Its name in a schema; old DCGMs' second names stay as they are written."""
-        if schema == "4.8" and self.written.removeprefix(PREFIX) in self.field.also:
-            return self.written
-        return self.field.name(schema)
+        """Its name in a schema; second names in the old one, and those of dcgm-exporter 1, are as written."""
+        second = schema == "4.8" and self.written.removeprefix(PREFIX) in self.field.also
+        return self.written if second or self.written in OLDEST else self.field.name(schema)
+
+    def scale(self, schema: Schema) -> Scale:
+        """How its values are told: under a name of dcgm-exporter 1 always as it told them."""
+        return self.field.scale("4.8" if self.written in OLDEST else schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +135,20 @@ def _find(name: str) -> Field:
         return found
     if name in UNTOLD:
         raise ValueError(f"{name}: {UNTOLD[name]}")
-    if name not in BY_NAME:
-        raise ValueError(str(unknown("field", name[:80], BY_NAME)))
-    return BY_NAME[name]
+    field = BY_NAME.get(name) or OLDEST.get(name)
+    if field is None:
+        raise ValueError(f"unknown field '{name[:80]}'; {_hint(name[:80])}")
+    return field
+
+
+def _hint(name: str) -> str:
+    # Only the unlucky pay for it.
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*BY_NAME, *OLDEST], n=1, cutoff=0.5)
+    return (
+        f"did you mean '{near[0]}'?" if near else "a name such as DCGM_FI_DEV_GPU_TEMP, or its id, is wanted"
+    )
 
 
 def _default() -> Iterable[Column]:

@@ -62,7 +62,7 @@ class _Metric:
     def __init__(self, column: Column, schema: Schema) -> None:
         self.column = column
         self.field = column.field
-        self.scale = column.field.scale(schema)
+        self.scale = column.scale(schema)
         self.is_deep = column.field.level is Level.INSTANCE
 
 
@@ -87,7 +87,7 @@ class _Vocabulary:
 
     def _spec(self, column: Column, shape: Shape) -> FamilySpec:
         field = column.field
-        unit = field.scale(self._settings.schema).unit
+        unit = column.scale(self._settings.schema).unit
         own_help = f"{field.help} (in {unit})." if unit else f"{field.help}."
         return FamilySpec(
             column.name(self._settings.schema),
@@ -112,19 +112,22 @@ class _Vocabulary:
     ) -> None:
         reading = place.reading
         is_instance = isinstance(reading.device, Instance)
-        end = tail(shape, place, _NO_LABELS)
+        end = tail(shape, place.attributes, _NO_LABELS)
+        shared_end = tail(shape, place.shared_attributes, _NO_LABELS)
         for metric, family in zip(self._metrics, families, strict=True):
             # Of a GPU that is cut up, what an instance has is told by its instances, all else by the GPU.
             if place.is_cut if metric.is_deep else is_instance:
                 continue
             field = metric.field
             if field.labels:
-                for value, own in _special(field, page, snapshot, reading):
-                    family.add(value, *place.own, *tail(shape, place, own))
+                for special, own in _special(field, page, snapshot, reading):
+                    family.add(special, *place.own, *tail(shape, place.attributes, own))
                 continue
-            start = place.shared if field.shared else place.own
-            if start is not None:
-                family.add(field.value(reading.values, metric.scale), *start, *end)
+            value = field.value(reading.values, metric.scale)
+            if not field.shared:
+                family.add(value, *place.own, *end)
+            elif place.shared is not None:
+                family.add(value, *place.shared, *shared_end)
 
 
 def _special(

@@ -52,9 +52,6 @@ def _of_pod(uuid: str, rows: list[OwnerRow], snapshot: Snapshot, settings: DcgmS
     ((kind, namespace, pod),) = pods
     if kind != "pod" or not pod:
         return {}
-    workloads = [
-        owner for owner in _workloads(uuid, snapshot) if (owner.namespace, owner.pod) == (namespace, pod)
-    ]
     handed = {
         item.workload.container
         for item in snapshot.allocations
@@ -64,10 +61,15 @@ def _of_pod(uuid: str, rows: list[OwnerRow], snapshot: Snapshot, settings: DcgmS
     container = _only(handed) or _only({row.labels[3] for row in rows})
     names = _OLD if settings.old_namespace else _NEW
     labels = dict(zip(names, (container, namespace, pod), strict=True))
+    if not (settings.pod_uid or settings.pod_labels):
+        return labels
+    owners = [
+        owner for owner in _workloads(uuid, snapshot) if (owner.namespace, owner.pod) == (namespace, pod)
+    ]
     if settings.pod_uid:
-        labels["pod_uid"] = _only({owner.pod_uid for owner in workloads if owner.pod_uid})
+        labels["pod_uid"] = _only({owner.pod_uid for owner in owners if owner.pod_uid})
     if settings.pod_labels:
-        for key, value in next((owner.labels for owner in workloads if owner.labels), ()):
+        for key, value in next((owner.labels for owner in owners if owner.labels), ()):
             labels.setdefault(_label_name(key), value)
     return labels
 

@@ -41,13 +41,15 @@ class Shape:
 class Place:
     """One Device of a page: its label values, without those at the end.
 
-    `shared` are those for what the GPU instance has as a whole, None where another Device tells it.
+    `shared` are those for what the GPU instance has as a whole, None where another Device tells it, and
+    `shared_attributes` of who holds all of it.
     """
 
     reading: Reading
     own: LabelValues
     shared: LabelValues | None
     attributes: Attributes
+    shared_attributes: Attributes
     is_cut: bool
 
 
@@ -122,13 +124,17 @@ class Layout:
         model = "-".join(gpu.name.split()) if self._settings.model_dashes else gpu.name
         start = (str(gpu.index), gpu.uuid, gpu.pci_bus_id, f"nvidia{gpu.index}", model)
         end = (*self._hostname, *texts, *self._extra.values())
-        own = (*start, *_instance(device, shape, shared=False), *end)
+        own: LabelValues = (*start, *_instance(device, shape), *end)
         shared: LabelValues | None = own
-        if shape.split:
-            first = not isinstance(device, Instance) or _is_first(device, siblings)
-            shared = (*start, *_instance(device, shape, shared=True), *end) if first else None
+        holder = of_all = held.get(device.uuid, _NOBODY)
+        if isinstance(device, Instance):
+            alike = [item for item in siblings if item.gi == device.gi]
+            if len(alike) > 1:
+                own = (*start, *_instance(device, shape, str(device.ci)), *end)
+                shared = shared if device.ci == min(item.ci for item in alike) else None
+                of_all = holder if all(held.get(item.uuid) == holder for item in alike) else _NOBODY
         is_cut = bool(siblings) and not isinstance(device, Instance)
-        return Place(reading, own, shared, held.get(device.uuid, _NOBODY), is_cut)
+        return Place(reading, own, shared, holder, of_all, is_cut)
 
     def _fields(self, reading: Reading, gpus: Mapping[str, Reading], subject: Subject) -> LabelValues:
         """What the label fields say; empty for what is not known."""
@@ -140,14 +146,14 @@ class Layout:
             if column.field.type == "text":
                 told.append(TEXTS[column.field.id](subject))
                 continue
-            value = column.field.value(values, column.field.scale(self._settings.schema))
+            value = column.field.value(values, column.scale(self._settings.schema))
             told.append("" if value is None else f"{value:.15g}")
         return tuple(told)
 
 
-def tail(shape: Shape, place: Place, own: Mapping[str, str]) -> LabelValues:
+def tail(shape: Shape, attributes: Attributes, own: Mapping[str, str]) -> LabelValues:
     """Values of the labels at the end: the holder's and the field's `own`, sorted together by name."""
-    both = {**place.attributes, **own}
+    both = {**attributes, **own}
     return tuple([both.get(name, "") for name in sorted({*shape.attributes, *own})])
 
 
@@ -155,19 +161,13 @@ def _only(values: LabelValues, there: Sequence[bool]) -> LabelValues:
     return tuple([value for value, is_there in zip(values, there, strict=True) if is_there])
 
 
-def _instance(device: Device, shape: Shape, *, shared: bool) -> LabelValues:
+def _instance(device: Device, shape: Shape, compute_instance: str = "") -> LabelValues:
     """Values of the labels that tell instances apart; empty on a whole GPU."""
     if not shape.mig:
         return ()
-    told = ("", "", "")
-    if isinstance(device, Instance):
-        told = (gpu_profile(device), str(device.gi), "" if shared else str(device.ci))
-    return told if shape.split else told[:2]
+    told = (gpu_profile(device), str(device.gi)) if isinstance(device, Instance) else ("", "")
+    return (*told, compute_instance) if shape.split else told
 
 
 def _is_split(instances: Iterable[Instance]) -> bool:
     return any(count > 1 for count in Counter(item.gi for item in instances).values())
-
-
-def _is_first(device: Instance, siblings: Iterable[Instance]) -> bool:
-    return device.ci == min(item.ci for item in siblings if item.gi == device.gi)

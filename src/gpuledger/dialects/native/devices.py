@@ -50,6 +50,14 @@ MIG_ENABLED = FamilySpec(
     ("uuid",),
     source="nvmlDeviceGetMigMode current",
 )
+SM_RATIO = FamilySpec(
+    "gpuledger_device_sm_ratio",
+    "gauge",
+    "The device's part of its GPU's multiprocessors: 1 for a whole GPU.",
+    DEVICE,
+    unit="ratio",
+    source="nvmlDeviceGetAttributes_v2 multiprocessorCount, else the slices of the MIG profile",
+)
 FIELD_SUPPORTED = FamilySpec(
     "gpuledger_field_supported",
     "gauge",
@@ -248,6 +256,7 @@ SPECS = (
     INFO,
     UP,
     MIG_ENABLED,
+    SM_RATIO,
     *dict.fromkeys(told.spec for told in TOLD),
     FIELD_SUPPORTED,
     XIDS,
@@ -265,6 +274,7 @@ def tell(page: Page) -> Iterator[Family]:
     if page.snapshot is not None:
         yield _infos(page.snapshot)
         yield from _states(page.snapshot)
+        yield _ratios(page)
         yield from _readings(page.snapshot)
     yield from _xids(page)
 
@@ -302,6 +312,13 @@ def _states(snapshot: Snapshot) -> Iterable[Family]:
         for key, has in reading.supported.items():
             supported.add(int(has), *where, key)
     return up, mig, supported
+
+
+def _ratios(page: Page) -> Family:
+    family = Family(SM_RATIO)
+    for place, ratio in page.ledger.sm_ratios.items():
+        family.add(ratio, *place)
+    return family
 
 
 def _readings(snapshot: Snapshot) -> Iterable[Family]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuledger.dialects.native import devices, energy, node, owners, processes, sessions
+from gpuledger.dialects.native import devices, energy, node, operation, owners, processes, sessions
 from gpuledger.model.family import Family
 from gpuledger.model.page import Page
 
@@ -21,6 +21,7 @@ class NativeDialect:
         *sessions.SPECS,
         *energy.SPECS,
         *node.SPECS,
+        *operation.SPECS,
     )
 
     def __init__(self, version: str) -> None:
@@ -34,3 +35,4 @@ class NativeDialect:
         yield from sessions.tell(page)
         yield from energy.tell(page)
         yield from node.tell(page, self._version)
+        yield from operation.tell(page)

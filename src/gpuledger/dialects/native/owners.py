@@ -45,6 +45,15 @@ HELD = FamilySpec(
     unit="seconds",
     source="ledger",
 )
+RESIDENT = FamilySpec(
+    "gpuledger_owner_resident_seconds_total",
+    "counter",
+    "Time for which the owner had a process on the device, since the program started. GPU-hours are its sum "
+    "over owners times gpuledger_device_sm_ratio.",
+    (*DEVICE, *_OWNER),
+    unit="seconds",
+    source="ledger; process lists and cgroups",
+)
 ALLOCATION = FamilySpec(
     "gpuledger_device_allocation_info",
     "info",
@@ -69,12 +78,13 @@ POD_LABEL = FamilySpec(
     source="API server: metadata.labels",
 )
 
-SPECS = (INFO, PROCESSES, ALLOCATED, HELD, ALLOCATION, POD, POD_LABEL)
+SPECS = (INFO, PROCESSES, ALLOCATED, HELD, RESIDENT, ALLOCATION, POD, POD_LABEL)
 
 
 def tell(page: Page) -> Iterator[Family]:
     """Families of one Page; only counters remain while there is no Snapshot."""
-    info, processes, allocated, held = Family(INFO), Family(PROCESSES), Family(ALLOCATED), Family(HELD)
+    info, processes, allocated = Family(INFO), Family(PROCESSES), Family(ALLOCATED)
+    held, resident = Family(HELD), Family(RESIDENT)
     for row in page.ledger.owners:
         who = (*labels(row.device), *row.labels)
         if row.present and page.snapshot is not None:
@@ -82,7 +92,8 @@ def tell(page: Page) -> Iterator[Family]:
             processes.add(row.processes, *who)
         allocated.add(row.allocated, *who)
         held.add(row.held, *who)
-    yield from (info, processes, allocated, held)
+        resident.add(row.resident, *who)
+    yield from (info, processes, allocated, held, resident)
     if page.snapshot is not None:
         yield _allocations(page.snapshot)
         yield from _pods(page.snapshot)

@@ -51,11 +51,11 @@ _NEEDED: Final = ("source", "columns")
 
 
 def tell(page: Page, version: str) -> Iterator[Family]:
-    """Families of one Page. Before the first reading nothing is known of it."""
+    """Families of one Page. Before the first reading, and in a pause, nothing is said of it."""
     parts = [part for part in page.health.collectors if part.name in _NEEDED]
     success = page.snapshot is not None and all(part.success for part in parts)
-    yield _one(_FAILED, sum(part.failures for part in parts))
-    if page.health.tried:
+    yield _one(_FAILED, sum(part.failures for part in parts) if parts else None)
+    if page.health.tried and not page.health.paused:
         yield _one(_EXIT_CODE, _exit_code(page))
         yield _one(_SUCCESS, int(success))
     yield _one(_LAST, _last_success(parts))
@@ -64,9 +64,9 @@ def tell(page: Page, version: str) -> Iterator[Family]:
 
 
 def _exit_code(page: Page) -> int:
-    if page.source.exit_code is not None:
-        return page.source.exit_code
-    return 0 if page.snapshot is not None else -1
+    code = page.source.exit_code or 0
+    # A command that ended well and told nothing, or does not end at all.
+    return -1 if code == 0 and page.snapshot is None else code
 
 
 def _last_success(parts: list[CollectorHealth]) -> float | None:

@@ -66,6 +66,18 @@ class EnergyBook:
         """Go on from what an earlier run left, by Gpu uuid; before the first Snapshot."""
         self._stored = dict(stored)
 
+    def adopt(self, given: Floors, policy: Policy) -> None:
+        """Apportion by these from here on, the intervals that are open too."""
+        self._given, self._policy = given, policy
+        for book in self.books.values():
+            book.policy = policy
+            book.floors.give(given)
+
+    def interrupt(self) -> None:
+        """Nobody looks at any Gpu until the next posting."""
+        for book in self.books.values():
+            book.interrupt()
+
     def post(self, snapshot: Snapshot) -> list[Posted]:
         """Book one Snapshot; answers what went into the books.
 

@@ -98,6 +98,10 @@ class FloorBook:
     _known: Floors | None = None
     _since: float = 0.0
 
+    def give(self, given: Floors) -> None:
+        """Reckon with these from here on; what is learnt stays."""
+        self.given, self._known = given, None
+
     def learn(self, unix: float, milliwatts: int, seconds: float, *, anybody: bool) -> None:
         """Take in an interval that was quiet throughout, with or without residents."""
         (self.resident if anybody else self.empty).add(unix, milliwatts, seconds)

@@ -103,6 +103,14 @@ class GpuBook:
         self.evidence = None
         return self._unobserved(verdict.tail, unix, before.life)
 
+    def interrupt(self) -> None:
+        """Nobody looks from here on: the open interval, and what is used until the first move that is seen
+        afterwards, is unobserved. So it is after a restart of the program, too.
+        """
+        self.counter, _ = self.counter.resumed(self.counter.epoch)
+        self.evidence = self.power = self.quiet_since = self.still_since = None
+        self.ghosts = {}
+
     def post(
         self, at: float, unix: float, reading: Reading, parts: Sequence[Reading], *, whole: bool
     ) -> list[Posted]:

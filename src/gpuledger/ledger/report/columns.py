@@ -18,7 +18,7 @@ class Column:
     """`name` is that of CSV and JSON; `digits` are enough to carry on reckoning, `shown` those for people.
 
     `value` answers None for what a row cannot have. People are shown it `always`, or if some row has any of
-    it; not at all unless `people`.
+    it; not at all unless `people`. What is `scraped` is in no report out of books.
     """
 
     name: str
@@ -28,9 +28,10 @@ class Column:
     value: Callable[[Line], Fraction | None]
     always: bool = False
     people: bool = True
+    scraped: bool = False
 
 
-def columns(prices: Prices) -> tuple[Column, ...]:
+def columns(prices: Prices, *, scraped: bool = False) -> tuple[Column, ...]:
     """Those that the prices allow: what is not set has no column."""
     every = [
         Column("sessions", "sessions", 0, 0, lambda line: _fraction(line.sessions)),
@@ -38,6 +39,7 @@ def columns(prices: Prices) -> tuple[Column, ...]:
         Column("held_gpu_hours", "held idle", 6, 2, lambda line: _hours(line.held)),
         Column("allocated_gpu_hours", "allocated", 6, 2, lambda line: _hours(line.allocated)),
         Column("kwh", "kWh", 9, 3, lambda line: _kwh(line.millijoules), always=True),
+        Column("bound_kwh", "± kWh", 9, 5, _bound, scraped=True),
         Column("measured_kwh", "measured", 9, 3, lambda line: _kwh(line.measured)),
         Column("apportioned_kwh", "apportioned", 9, 3, lambda line: _kwh(line.apportioned)),
         Column("low_kwh", "at least", 9, 3, _low, people=False),
@@ -48,7 +50,7 @@ def columns(prices: Prices) -> tuple[Column, ...]:
         every.append(Column("cost", heading, 6, 2, lambda line: line.cost, always=True))
     if prices.co2 is not None:
         every.append(Column("co2_kg", "kg CO2", 6, 2, lambda line: _kilo(line.grams), always=True))
-    return tuple(every)
+    return tuple(column for column in every if scraped or not column.scraped)
 
 
 def rounded(lines: Sequence[Line], column: Column, digits: int) -> list[Decimal | None]:
@@ -82,7 +84,7 @@ def _spread(total: int, parts: dict[int, int], common: int) -> dict[int, int]:
 def shown_columns(report: Report) -> tuple[Column, ...]:
     """Those that say something in this report: a machine without allocations has no such column."""
     lines = (*report.lines, *report.own)
-    told = columns(report.prices)
+    told = columns(report.prices, scraped=report.scraped)
     return tuple(
         column for column in told if column.always or (column.people and any(map(column.value, lines)))
     )
@@ -98,6 +100,10 @@ def _hours(seconds: Fraction | None) -> Fraction | None:
 
 def _kwh(millijoules: int) -> Fraction:
     return Fraction(millijoules, MILLIJOULES_PER_KWH)
+
+
+def _bound(line: Line) -> Fraction | None:
+    return None if line.bound is None else _kwh(line.bound)
 
 
 def _low(line: Line) -> Fraction | None:

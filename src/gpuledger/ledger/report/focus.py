@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpuledger.ledger.report.report import PROCESS, Line, Report
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR
-from gpuledger.ledger.report.shapes import iso
+from gpuledger.ledger.report.shapes import harmless, iso
 from gpuledger.model.errors import UsageError
 
 _DIGITS = Decimal("0.0000000001")
@@ -113,7 +113,7 @@ def _charges(line: Line, report: Report) -> Iterator[_Charge]:
 
 def _row(line: Line, charge: _Charge, report: Report, account: str) -> Mapping[str, object]:
     names = dict(zip(report.grouping.columns, line.key, strict=False)) if line.account == PROCESS else {}
-    named = {name: value for name, value in names.items() if value}
+    named = {name: harmless(value) for name, value in names.items() if value}
     who = "/".join(named.values()) or f"({line.account})"
     cost, price = _decimal(charge.cost), format(charge.price, "f")
     since, until = iso(report.period.since), iso(report.period.until)

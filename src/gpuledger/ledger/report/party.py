@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from gpuledger.model.workload import Workload
 
@@ -19,6 +19,14 @@ class Party:
     device: str
     owner: Workload
     command: str = ""
+    # Looked up for each hour of a year.
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.device, self.owner, self.command)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def party_of(device: str, owner: Workload, command: str = "") -> Party:

@@ -26,7 +26,8 @@ class Line:
 
     `account` is process, or one of the Gpus' own: idle, unattributed, unobserved. `methods` has the
     millijoules by method. `low` and `high` bound what it can have used, whatever the model. `members` is how
-    many rows were summed into it. `cost` is in the prices' currency, `grams` of CO2.
+    many rows were summed into it. `cost` is in the prices' currency, `grams` of CO2. `bound` says of numbers
+    that were scraped how far they may be from the books', either way; None is that they are the books'.
     """
 
     key: Key
@@ -40,6 +41,7 @@ class Line:
     cost: Fraction | None = None
     grams: Fraction | None = None
     members: int = 1
+    bound: int | None = None
 
     @property
     def millijoules(self) -> int:
@@ -85,7 +87,8 @@ class Report:
     """`lines` by energy, most first; then the Gpus' `own` accounts; `total` is the sum of both.
 
     `occupied` is the time in which Gpus had a resident at all, in seconds of whole Gpus: less than the lines'
-    sum where Gpus were shared.
+    sum where Gpus were shared; None where nobody tells. `notes` are what is to be known of numbers that are
+    not out of books.
     """
 
     grouping: Grouping
@@ -95,7 +98,13 @@ class Report:
     own: Sequence[Line]
     total: Line
     gpus: Sequence[GpuLine]
-    occupied: Fraction
+    occupied: Fraction | None
+    notes: Sequence[str] = ()
+
+    @property
+    def scraped(self) -> bool:
+        """Whether it is what a Prometheus has, not what books have."""
+        return self.total.bound is not None
 
     @property
     def observed(self) -> Fraction:
@@ -106,7 +115,7 @@ class Report:
 def report(
     tally: Tally, grouping: Grouping, prices: Prices, devices: Mapping[str, Device], period: Period
 ) -> Report:
-    """What a settled Tally holds, as rows."""
+    """What a finished Tally holds, as rows."""
     lines = [_line(key, amount, prices) for key, amount in tally.amounts.items()]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
     own = [_own(account, millijoules, prices) for account, millijoules in own_amounts(tally.gpus).items()]
@@ -147,6 +156,7 @@ def together(lines: Iterable[Line], key: Key) -> Line:
         cost=_sum(line.cost for line in every),
         grams=_sum(line.grams for line in every),
         members=len(every),
+        bound=_sum(line.bound for line in every),
     )
 
 

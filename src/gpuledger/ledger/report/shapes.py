@@ -18,23 +18,25 @@ JSON_VERSION = 1
 def as_csv(report: Report) -> str:
     """A header, a row per line, the Gpus' own accounts last: the columns sum to what the Gpus used.
 
+    A name that begins like a formula has an apostrophe before it.
     `millijoules` is exact; the other numbers have the digits of `columns`.
     """
     lines = (*report.lines, *report.own)
-    told = columns(report.prices)
+    told = columns(report.prices, scraped=report.scraped)
     numbers = [rounded(lines, column, column.digits) for column in told]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow((*report.grouping.columns, "account", *(column.name for column in told), "millijoules"))
     for place, line in enumerate(lines):
         cells = ["" if values[place] is None else _plain(values[place]) for values in numbers]
-        writer.writerow((*_key(line, report), line.account, *cells, line.millijoules))
+        names = map(harmless, _key(line, report))
+        writer.writerow((*names, line.account, *cells, line.millijoules))
     return out.getvalue()
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """Plain values, times in ISO 8601 and UTC. Numbers are JSON numbers; millijoules are exact."""
-    told = columns(report.prices)
+    told = columns(report.prices, scraped=report.scraped)
     prices = report.prices
     return {
         "version": JSON_VERSION,
@@ -63,8 +65,14 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for gpu in report.gpus
         ],
-        "occupied_gpu_hours": round(float(report.occupied / 3600), 6),
+        "occupied_gpu_hours": None if report.occupied is None else round(float(report.occupied / 3600), 6),
+        **({"notes": list(report.notes)} if report.notes else {}),
     }
+
+
+def harmless(name: str) -> str:
+    """A name for a cell: spreadsheets run what begins like a formula, and anybody may name a process so."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
 def iso(unix: float) -> str:
@@ -85,6 +93,8 @@ def _rows(lines: Sequence[Line], told: Sequence[Column], report: Report) -> list
 def _row(line: Line, told: Sequence[Column], numbers: Sequence[Decimal | None]) -> dict[str, Any]:
     values = {column.name: _number(number) for column, number in zip(told, numbers, strict=True)}
     exact = {"millijoules": line.millijoules, "high_millijoules": line.high}
+    if line.bound is not None:
+        exact["bound_millijoules"] = line.bound
     return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}
 
 

@@ -56,6 +56,8 @@ class Amount:
     held: Fraction = Fraction(0)
     allocated: Fraction = Fraction(0)
     sessions: int = 0
+    # Seconds resident, held and allocated by Device, before a Device's part of its Gpu is reckoned with.
+    seconds: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def millijoules(self) -> int:
@@ -79,29 +81,20 @@ class GpuAmount:
     microseconds: int = 0
 
 
-_Place = tuple[int, Key | None, str]
-
-
-@dataclass(slots=True)
-class _Seconds:
-    resident: int = 0
-    held: int = 0
-    busy: int = 0
-    allocated: int = 0
-
-
 class Tally:
     """Gathers amounts by key. Memory grows with rows and Gpus, not with time, if `settle` is called.
 
     `share` says how much of its Gpu a Device (by uuid) is. A Gpu is counted once for a row, however many of
-    the row's parties were on it.
+    the row's parties were on it. What is asked of time must be asked after `finish`.
     """
 
     def __init__(self, grouping: Grouping, share: Callable[[str], Fraction]) -> None:
         self._key = grouping.key
         self._share = share
         self._keys: dict[Party, Key] = {}
-        self._seconds: dict[_Place, _Seconds] = defaultdict(_Seconds)
+        # Resident, held, busy and allocated seconds of a key (None: of anybody), by hour and Device.
+        self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]] = {}
+        self._occupied: Counter[str] = Counter()
         self.amounts: dict[Key, Amount] = defaultdict(Amount)
         self.gpus: dict[str, GpuAmount] = defaultdict(GpuAmount)
         self.occupied = Fraction(0)
@@ -131,27 +124,45 @@ class Tally:
         """Count the seconds of one party in one hour."""
         key = self._key_of(times.party)
         device = times.party.device
-        for whose in (key, None):
-            seconds = self._seconds[times.hour, whose, device]
-            seconds.resident |= times.resident
-            seconds.held |= times.held
-            seconds.busy |= times.busy
-            seconds.allocated |= times.allocated
+        place = self._seconds.get((times.hour, device))
+        if place is None:
+            place = self._seconds[times.hour, device] = {None: [0, 0, 0, 0]}
+        place[None][0] |= times.resident
+        mine = place.get(key)
+        if mine is None:
+            place[key] = [times.resident, times.held, times.busy, times.allocated]
+        else:
+            mine[0] |= times.resident
+            mine[1] |= times.held
+            mine[2] |= times.busy
+            mine[3] |= times.allocated
         self.amounts[key].sessions += times.sessions
 
     def settle(self) -> None:
-        """Sum up the seconds gathered: nothing more comes of these hours."""
-        for (_, key, device), seconds in self._seconds.items():
-            share = self._share(device)
-            resident = share * seconds.resident.bit_count()
-            if key is None:
-                self.occupied += resident
-                continue
-            amount = self.amounts[key]
-            amount.resident += resident
-            amount.held += share * (seconds.held & ~seconds.busy).bit_count()
-            amount.allocated += share * seconds.allocated.bit_count()
+        """Count the seconds gathered: nothing more comes of these hours."""
+        for (_, device), place in self._seconds.items():
+            self._occupied[device] += place.pop(None)[0].bit_count()
+            for key, (resident, held, busy, allocated) in place.items():
+                assert key is not None
+                counts = self.amounts[key].seconds.setdefault(device, [0, 0, 0])
+                counts[0] += resident.bit_count()
+                counts[1] += (held & ~busy).bit_count()
+                counts[2] += allocated.bit_count()
         self._seconds.clear()
+
+    def finish(self) -> None:
+        """Everything was told: reckon with the Devices' parts of their Gpus."""
+        self.settle()
+        for amount in self.amounts.values():
+            for device, (resident, held, allocated) in amount.seconds.items():
+                share = self._share(device)
+                amount.resident += share * resident
+                amount.held += share * held
+                amount.allocated += share * allocated
+            amount.seconds.clear()
+        for device, seconds in self._occupied.items():
+            self.occupied += self._share(device) * seconds
+        self._occupied.clear()
 
     def _key_of(self, party: Party) -> Key:
         key = self._keys.get(party)

@@ -25,7 +25,7 @@ SELECT spans.number, uuid, method, begins, ends, idle, unattributed, session, mi
 """
 _HOURS = """
 SELECT hours.number, uuid, method, hour, idle, unattributed, party, millijoules
-    FROM hours JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ?
+    FROM hours JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ? AND ({})
     ORDER BY hour, uuid, life, method, residents
 """
 
@@ -142,28 +142,29 @@ class _Reader:
     def detailed(self, since: int, until: int) -> Iterator[Interval]:
         found = self._history.connection.execute(_SPANS, (since, until))
         for span, rows in groupby(found, key=lambda row: row[:7]):
-            shares = [(row[7], row[8]) for row in rows]
-            if any(session in self._sessions for session, _ in shares):
-                _, uuid, method, begins, ends, idle, unattributed = span
-                mine = [
-                    (self._history.session(number), number in self._sessions, told) for number, told in shares
-                ]
-                yield self._interval(uuid, method, begins, ends, idle, unattributed, mine)
+            _, uuid, method, begins, ends, idle, unattributed = span
+            numbers = {row[7]: row[8] for row in rows}
+            if self._sessions.isdisjoint(numbers):
+                continue
+            shares = [
+                (self._history.session(number), number in self._sessions, millijoules)
+                for number, millijoules in numbers.items()
+            ]
+            yield self._interval(uuid, method, begins, ends, idle, unattributed, shares)
 
     def folded(self, since: int, until: int) -> Iterator[Interval]:
-        found = self._history.connection.execute(_HOURS, (since, until))
+        if not self._parties:
+            return
+        # The set of residents is told before their shares are read.
+        among = " OR ".join(f"instr(',' || residents || ',', ',{party},')" for party in self._parties)
+        query = _HOURS.format(among)
+        found = self._history.connection.execute(query, (since, until))
         for folded, rows in groupby(found, key=lambda row: row[:6]):
-            shares = [(row[6], row[7]) for row in rows]
-            if any(party in self._parties for party, _ in shares):
-                _, uuid, method, hour, idle, unattributed = folded
-                mine = [
-                    (self._history.party(number), number in self._parties, told) for number, told in shares
-                ]
-                begins = float(hour * HOUR)
-                one = self._interval(
-                    uuid, method, begins, begins + HOUR, idle, unattributed, mine, exact=False
-                )
-                yield one
+            _, uuid, method, hour, idle, unattributed = folded
+            shares = [(self._history.party(row[6]), row[6] in self._parties, row[7]) for row in rows]
+            begins = float(hour * HOUR)
+            ends = begins + HOUR
+            yield self._interval(uuid, method, begins, ends, idle, unattributed, shares, exact=False)
 
     def _interval(
         self,

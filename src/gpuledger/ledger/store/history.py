@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _CACHED = 20_000
-# Times are gathered for so many hours at once.
+# Hours that are gathered at once: of energy and of time.
+_ENERGY_CHUNK = 240
 _CHUNK = 24
 _BUSY_SECONDS = 5.0
 
@@ -31,11 +32,14 @@ _SPANS = """
 SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, session, millijoules
     FROM spans LEFT JOIN shares ON span = number WHERE hour >= ? AND hour < ? ORDER BY hour, number
 """
-# In the order of the index that it reads.
+# Hours with the same residents and method are summed: the bounds of the sum are the sum of their bounds.
 _HOURS = """
-SELECT hours.number, uuid, method, microseconds, idle, unattributed, unobserved, party, millijoules
-    FROM hours LEFT JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ?
-    ORDER BY hour, uuid, life, method, residents
+SELECT uuid, method, residents, sum(microseconds), sum(idle), sum(unattributed), sum(unobserved)
+    FROM hours WHERE hour >= ? AND hour < ? GROUP BY uuid, method, residents
+"""
+_HOUR_SHARES = """
+SELECT uuid, method, residents, party, sum(millijoules) FROM hours JOIN hour_shares USING (number)
+    WHERE hour >= ? AND hour < ? GROUP BY uuid, method, residents, party
 """
 _TIMES = "SELECT * FROM hour_times WHERE hour >= ? AND hour < ? ORDER BY hour"
 
@@ -74,8 +78,8 @@ class History:
 
     def energy(self, since: int, until: int, progress: Progress | None = None) -> Iterator[Energy]:
         """What was booked in the hours from `since` to before `until` (unix hours)."""
-        for hour in range(since, until, _CHUNK):
-            last = min(hour + _CHUNK, until)
+        for hour in range(since, until, _ENERGY_CHUNK):
+            last = min(hour + _ENERGY_CHUNK, until)
             yield from self._folded_energy(hour, last)
             yield from self._detailed_energy(hour, last)
             if progress is not None:
@@ -90,11 +94,13 @@ class History:
             yield Energy(uuid, method, length, idle, unattributed, unobserved, shares)
 
     def _folded_energy(self, since: int, until: int) -> Iterator[Energy]:
-        found = self.connection.execute(_HOURS, (since, until))
-        for folded, rows in groupby(found, key=lambda row: row[:7]):
-            _, uuid, method, length, idle, unattributed, unobserved = folded
-            shares = [(self.party(row[7]), row[8]) for row in rows if row[7] is not None]
-            yield Energy(uuid, method, length, idle, unattributed, unobserved, shares)
+        shares: dict[tuple[str, str, str], list[tuple[Party, int]]] = defaultdict(list)
+        for *together, party, millijoules in self.connection.execute(_HOUR_SHARES, (since, until)):
+            shares[*together].append((self.party(party), millijoules))
+        for row in self.connection.execute(_HOURS, (since, until)):
+            uuid, method, residents, length, idle, unattributed, unobserved = row
+            mine = shares.get((uuid, method, residents), ())
+            yield Energy(uuid, method, length, idle, unattributed, unobserved, mine)
 
     def times(
         self, since: int, until: int, settle: Callable[[], None], progress: Progress | None = None
@@ -114,11 +120,10 @@ class History:
         first = True
         found = self.connection.execute(_TIMES, (since, until))
         for _, rows in groupby(found, key=lambda row: row[0]):
-            for hour, party, *packed, running, begun in rows:
-                resident, held, allocated = map(unpack, packed)
-                sessions = running if first else begun
-                whose = self.party(party)
-                yield Times(hour, whose, resident, held, resident & ~held, allocated, sessions)
+            for hour, party, there, idle, handed, running, begun in rows:
+                resident, held = unpack(there), unpack(idle)
+                busy, sessions = resident & ~held, running if first else begun
+                yield Times(hour, self.party(party), resident, held, busy, unpack(handed), sessions)
             first = False
             settle()
 

@@ -38,5 +38,9 @@ def open_store(
         # The Store finds the same and tells it in its health.
         folder = Path(given or system)
         log.warning("no directory for the books: %s: %s; see --state-dir", error.filename, error.strerror)
-    limits = Limits(settings.detail, settings.hours, settings.max_size)
-    return Store(folder, book_name(source), boot_id, clock, limits)
+    return Store(folder, book_name(source), boot_id, clock, limits_of(settings))
+
+
+def limits_of(settings: StoreSettings) -> Limits:
+    """How much history these settings keep."""
+    return Limits(settings.detail, settings.hours, settings.max_size)

@@ -28,6 +28,11 @@ def state_dir(given: str, environment: Mapping[str, str], system: Path = SYSTEM)
         return _made(_own(environment))
 
 
+def usual_dirs(given: str, environment: Mapping[str, str], system: Path = SYSTEM) -> list[Path]:
+    """Every directory that `state_dir` may have answered; nothing is made."""
+    return [Path(given)] if given else [system, _own(environment)]
+
+
 def find_dir(environment: Mapping[str, str], system: Path = SYSTEM) -> Path:
     """Where `state_dir` put the books of one who named no directory; nothing is made."""
     own = _own(environment)

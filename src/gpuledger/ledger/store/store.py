@@ -83,6 +83,10 @@ class Store:
         """True once the file was replaced, until everything in memory was written to the new one."""
         return self._anew
 
+    def limit(self, limits: Limits) -> None:
+        """Delete what is beyond these from here on."""
+        self._limits = limits
+
     def save(self, journal: Journal) -> tuple[Collected, bool]:
         """See `Books.save`."""
         began = self._clock.elapsed()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import urlsplit
 
-from gpuledger.model.settings import duration, setting, text
+from gpuledger.model.settings import Reload, duration, setting, text
 
 
 def _url(value: object) -> str:
@@ -25,6 +26,10 @@ def _url(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class DcgmExporterSourceSettings:
     """From whom profiling metrics come that NVML does not tell."""
+
+    reload: ClassVar[Reload] = Reload(
+        restart=("profiling.dcgm_exporter_url", "profiling.dcgm_exporter_period")
+    )
 
     url: str = setting(
         "profiling.dcgm_exporter_url",

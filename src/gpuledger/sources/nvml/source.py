@@ -143,6 +143,8 @@ class NvmlSource:
             self._events.reset()
             self._metrics.reset()
             self._library.stop()
+        # Who closes it and reads again has reason to: what was refused before is not remembered.
+        self._start_at = self._unavailable = None
 
     def _ensure_started(self, now: float) -> None:
         waiting = self._start_at is not None and now < self._start_at

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import duration, setting
+from gpuledger.model.settings import Reload, duration, setting
 from gpuledger.sources.smi.command import command_line
 from gpuledger.sources.smi.fields import AUTO, field_globs, field_names
 
@@ -12,6 +13,9 @@ from gpuledger.sources.smi.fields import AUTO, field_globs, field_names
 @dataclass(frozen=True, slots=True)
 class SmiSettings:
     """Which command answers like nvidia-smi, how long it may take, and what the `smi` dialect has from it."""
+
+    # Both may make another source of auto.
+    reload: ClassVar[Reload] = Reload(restart=("nvidia_smi.command", "nvidia_smi.query_field_names"))
 
     command: str = setting(
         "nvidia_smi.command",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import setting, text
+from gpuledger.model.settings import Reload, setting, text
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """Which services are asked for the names of their containers. A socket that is not there is not asked."""
+
+    reload: ClassVar[Reload] = Reload()
 
     docker_socket: str = setting(
         "containers.docker_socket",

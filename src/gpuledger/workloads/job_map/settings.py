@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from gpuledger.model.settings import choice, setting, text
+from gpuledger.model.settings import Reload, choice, setting, text
 
 
 @dataclass(frozen=True, slots=True)
 class JobMapSettings:
     """Where a batch system's prolog writes which job has which GPU."""
+
+    reload: ClassVar[Reload] = Reload()
 
     directory: str = setting(
         "job_map.dir",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
-from gpuledger.model.settings import duration, setting, text, words
+from gpuledger.model.settings import Reload, duration, setting, text, words
 from gpuledger.workloads.wildcards import wanted_name
 
 SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -26,6 +26,8 @@ _name = wanted_name("names such as nvidia.com/gpu or nvidia.com/mig-* are wanted
 @dataclass(frozen=True, slots=True)
 class PodResourcesSettings:
     """Where the kubelet is asked, and which of what it hands out are GPUs."""
+
+    reload: ClassVar[Reload] = Reload()
 
     socket: str = setting(
         "kubernetes.pod_resources_socket",

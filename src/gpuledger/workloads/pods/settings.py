@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from gpuledger.model.settings import automatic, choice, setting, text, words
+from gpuledger.model.settings import Reload, automatic, choice, setting, text, words
 from gpuledger.workloads.wildcards import wanted_name
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -26,6 +27,8 @@ def _url(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
     """Whether pods are named, and who is asked for their names."""
+
+    reload: ClassVar[Reload] = Reload(files=("kubernetes.ca_file", "kubernetes.kubeconfig"))
 
     enabled: str = setting(
         "kubernetes.enabled",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
-from gpuledger.model.settings import automatic, setting, text
+from gpuledger.model.settings import Reload, automatic, setting, text
 from gpuledger.workloads.slurm.gres import USUAL
 from gpuledger.workloads.slurm.tree import has_slurm
 
@@ -18,6 +18,8 @@ SIGNS: Final = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/var/spool/sl
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
     """Whether and where jobs of Slurm are looked up, and who holds which GPU without running anything."""
+
+    reload: ClassVar[Reload] = Reload()
 
     enabled: str = setting(
         "slurm.enabled",

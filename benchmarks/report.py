@@ -1,0 +1,215 @@
+"""What `gpuledger report` and `explain` cost on large books: a million sessions, 400 days of hours.
+
+    python benchmarks/report.py [--write docs/performance.md]
+
+The books are those of a busy node: on each of 8 GPUs every hour 13 sessions of 24 owners, a week of it in
+detail. Each row is a process of its own: wall time and peak resident memory, the median of three runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tables import write_between
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+from builders import gpu  # noqa: E402  (after the path is set)
+from gpuledger.host.clock import SystemClock  # noqa: E402
+from gpuledger.ledger.report.party import party_of, party_text  # noqa: E402
+from gpuledger.ledger.seconds import pack, seconds_within  # noqa: E402
+from gpuledger.ledger.store.prune import Limits  # noqa: E402
+from gpuledger.ledger.store.rows import device_row  # noqa: E402
+from gpuledger.ledger.store.store import Store  # noqa: E402
+from gpuledger.model.workload import Workload  # noqa: E402
+
+GPUS, DAYS, DETAIL_DAYS, PER_HOUR = 8, 400, 7, 13
+HOURS = DAYS * 24
+NOW = int(time.time()) // 3600
+MIB = 2**20
+MARKS = ("<!-- report: begin -->", "<!-- report: end -->")
+CARDS = [gpu(index, name="NVIDIA H100 80GB HBM3", sm_count=132) for index in range(GPUS)]
+NAMESPACES = ("research", "vision", "nlp", "ci")
+QUESTIONS = {
+    "report, 400 days, by namespace": ("report", "--since", "400d", "--by", "namespace"),
+    "report, 400 days, by pod, CSV": ("report", "--since", "400d", "--by", "pod", "--format", "csv"),
+    "report, a month a year ago": ("report", "--since", "395d", "--until", "365d"),
+    "report, the last week": ("report", "--since", "7d"),
+    "report, the last day": ("report", "--since", "24h"),
+    "explain a pod, 400 days": ("explain", "research/pod-0-0"),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One row: seconds and MiB."""
+
+    name: str
+    seconds: float
+    memory: float
+
+
+def owner(card: int, number: int) -> Workload:
+    """One of the 24 owners that a GPU has over time."""
+    name = f"pod-{card}-{number % 24}"
+    return Workload("pod", NAMESPACES[number % len(NAMESPACES)], name, "main")
+
+
+def fill(folder: Path) -> None:
+    """Books as the program would have left them."""
+    Store(folder, "gpuledger", "boot", SystemClock(), Limits()).close()
+    with closing(sqlite3.connect(folder / "gpuledger.db")) as books:
+        marks = ", ".join("?" * 10)
+        books.executemany(f"INSERT INTO devices VALUES ({marks})", map(device_row, CARDS))
+        parties = {}
+        for card in CARDS:
+            for number in range(24):
+                text = party_text(party_of(card.uuid, owner(card.index, number), "python3"))
+                found = books.execute("INSERT INTO parties (who, last_hour) VALUES (?, ?)", (text, NOW))
+                parties[card.index, number] = found.lastrowid
+        columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
+        places = ", ".join("?" * len(columns))
+        books.executemany(f"INSERT INTO sessions VALUES ({places})", sessions(columns))
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 12)})", usage())
+        fill_detail(books)
+        fill_hours(books, parties)
+        meta = [("unix", NOW * 3600.0), ("times_from", NOW - DETAIL_DAYS * 24)]
+        books.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
+        books.commit()
+
+
+def every_session() -> Iterator[tuple[int, int, int, float, float]]:
+    """Number, GPU, owner, begin and end: thirteen an hour and GPU, of eight minutes, overlapping."""
+    number = 0
+    for hour in range(NOW - HOURS, NOW):
+        for card in range(GPUS):
+            for place in range(PER_HOUR):
+                number += 1
+                begins = hour * 3600 + place * 270.0
+                yield number, card, hour * PER_HOUR + place, begins, begins + 480
+
+
+def sessions(columns: list[str]) -> Iterator[list[object]]:
+    """Rows of the table."""
+    for number, card, who, begins, _ in every_session():
+        workload = owner(card, who)
+        told: dict[str, object] = {
+            "number": number,
+            "device": CARDS[card].uuid,
+            "gpu": CARDS[card].uuid,
+            "gpu_index": card,
+            "pid": number % 4_000_000,
+            "started": begins,
+            "command": "python3",
+            "executable": "/usr/bin/python3.11",
+            "owner_kind": "pod",
+            "namespace": workload.namespace,
+            "pod": workload.pod,
+            "container": "main",
+            "pod_uid": f"2b7f0c1e-0000-4000-8000-{number:012d}",
+            "container_id": f"{number:064x}",
+            "first_seen": begins,
+            "labels": "[]",
+        }
+        yield [told.get(column, "") for column in columns]
+
+
+def usage() -> Iterator[tuple[object, ...]]:
+    """Rows of the table."""
+    for number, _, _, _, ends in every_session():
+        yield (number, ends, ends, 1, 2**33, 100.0, 480.0, 0.9, 120.0, 0, 150_000_000, 300_000_000)
+
+
+def fill_detail(books: sqlite3.Connection) -> None:
+    """A week of spans: whoever comes or goes makes another one, so two sessions are in each."""
+    first = NOW - DETAIL_DAYS * 24
+    spans, shares, held = [], [], []
+    before: dict[int, int] = {}
+    for number, card, _, begins, _ in every_session():
+        if begins >= first * 3600:
+            span = len(spans) + 1
+            hour = int(begins // 3600)
+            spans.append(
+                (span, CARDS[card].uuid, 0, "activity", begins, begins + 270, 5, 0, 0, 70_000, 90_000, hour)
+            )
+            shares += [(span, one, 75_000_000, 0, 0) for one in {number, before.get(card, number)}]
+            held.append((int(begins // 60), number, 2**60 - 1))
+        before[card] = number
+    books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 12)})", spans)
+    books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
+    books.executemany("INSERT INTO held VALUES (?, ?, ?)", held)
+
+
+def fill_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | None]) -> None:
+    """All that is older: per hour and GPU a row for each pair that was together."""
+    number = 0
+    hours, shares, times = [], [], []
+    packed = [pack(seconds_within(place * 270, place * 270 + 480, 0, 3600)) for place in range(PER_HOUR)]
+    idle = pack(seconds_within(30, 60, 0, 3600))
+    for hour in range(NOW - HOURS, NOW - DETAIL_DAYS * 24):
+        for card in range(GPUS):
+            for place in range(PER_HOUR):
+                number += 1
+                whose = [(hour * PER_HOUR + place + step) % 24 for step in (0, -1)]
+                numbers = sorted(parties[card, one] or 0 for one in whose)
+                together = ",".join(map(str, numbers))
+                hours.append((number, hour, CARDS[card].uuid, 0, "activity", together, 270_000_000, 5, 0, 0))
+                shares += [(number, one, 75_000_000) for one in numbers]
+                times.append((hour, parties[card, whose[0]], packed[place], idle, None, 1, 1))
+    books.executemany(f"INSERT INTO hours VALUES ({', '.join('?' * 10)})", hours)
+    books.executemany("INSERT INTO hour_shares VALUES (?, ?, ?)", shares)
+    books.executemany(f"INSERT OR IGNORE INTO hour_times VALUES ({', '.join('?' * 7)})", times)
+
+
+def ask(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
+    """Seconds and MiB of one run."""
+    program = [sys.executable, "-c", "from gpuledger.cli.main import main; raise SystemExit(main())"]
+    began = time.perf_counter()
+    child = os.fork()
+    if not child:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        os.execve(sys.executable, [*program, *words, "--state-dir", str(folder)], environment)
+    _, status, used = os.wait4(child, 0)
+    assert status == 0, words
+    return time.perf_counter() - began, used.ru_maxrss * 1024 / MIB
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    given = asked.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fill(folder)
+        size = (folder / "gpuledger.db").stat().st_size / MIB
+        rows = []
+        for question, words in QUESTIONS.items():
+            runs = [ask(folder, words) for _ in range(3)]
+            rows.append(Figures(question, median(run[0] for run in runs), median(run[1] for run in runs)))
+    machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
+    many = GPUS * HOURS * PER_HOUR
+    lines = [f"Measured on {machine}; {many:,} sessions, {DAYS} days of hours, {size:.0f} MiB of books.", ""]
+    lines += ["| question | seconds | peak memory, MiB |", "|---|---|---|"]
+    lines += [f"| {row.name} | {row.seconds:.2f} | {row.memory:.0f} |" for row in rows]
+    print("\n".join(lines))
+    if given.write:
+        write_between(given.write, MARKS, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Native families of what was asked of the node while it runs: a pause, other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.page import Page
+
+PAUSED = FamilySpec(
+    "gpuledger_paused",
+    "gauge",
+    "1 while gpuledger pause has let the driver go: device data is gone until it is resumed; absent where "
+    "nobody can ask for a pause.",
+    source="gpuledger pause and resume",
+)
+PAUSED_UNTIL = FamilySpec(
+    "gpuledger_paused_until_timestamp_seconds",
+    "gauge",
+    "Unix time at which the pause ends by itself; absent when there is none.",
+    unit="seconds",
+    source="gpuledger pause and resume",
+)
+RELOADED = FamilySpec(
+    "gpuledger_config_last_reload_success",
+    "gauge",
+    "1 when the settings could be used as they were read last; 0 keeps the last good ones, and the log and "
+    "/health say why.",
+    source="configuration",
+)
+RELOADED_AT = FamilySpec(
+    "gpuledger_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "Unix time at which the settings in force were read.",
+    unit="seconds",
+    source="configuration",
+)
+
+SPECS = (PAUSED, PAUSED_UNTIL, RELOADED, RELOADED_AT)
+
+
+def tell(page: Page) -> Iterator[Family]:
+    """Families of one Page; empty where the program takes neither."""
+    pause, reload = page.health.pause, page.health.reload
+    yield _one(PAUSED, None if pause is None else int(pause.paused))
+    yield _one(PAUSED_UNTIL, None if pause is None else pause.until)
+    yield _one(RELOADED, None if reload is None else int(reload.success))
+    yield _one(RELOADED_AT, None if reload is None else reload.last_success)
+
+
+def _one(spec: FamilySpec, value: float | None) -> Family:
+    family = Family(spec)
+    family.add(value)
+    return family

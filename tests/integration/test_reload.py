@@ -1,0 +1,164 @@
+"""Settings changed under a running `gpuledger serve`: by SIGHUP, by an editor, by a ConfigMap."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx
+import pytest
+
+from books_helpers import assert_books_balance
+from running import Server, gpuledger, serving, wait_until
+
+QUICK = ("--source", "simulator", "--interval", "100ms", "--speed", "20")
+LOOK = "reload: {interval: 50ms}\n"
+
+
+def config_map(folder: Path, text: str, generation: int) -> Path:
+    """Put a ConfigMap's volume in place, or the next state of it, as the kubelet does."""
+    content = folder / f"..{generation}"
+    content.mkdir()
+    (content / "gpuledger.yaml").write_text(text)
+    (folder / "..data_tmp").symlink_to(content.name)
+    (folder / "..data_tmp").replace(folder / "..data")
+    link = folder / "gpuledger.yaml"
+    if not link.is_symlink():
+        link.symlink_to("..data/gpuledger.yaml")
+    return link
+
+
+def put(file: Path, text: str) -> None:
+    """Replace the file in one step, as editors do: what is written in place has a moment of nothing."""
+    aside = file.with_suffix(".new")
+    aside.write_text(text)
+    aside.replace(file)
+
+
+def joules(text: str) -> dict[str, float]:
+    """The energy counters of a page, without what its dialect's names begin with."""
+    found = re.findall(r"^\w+_energy_joules(?:_total)?(\{.*\}) (\S+)$", text, re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+def reloads(server: Server, *, success: bool = True) -> Callable[[], bool]:
+    told = f"gpuledger_config_last_reload_success {int(success)}\n"
+    return lambda: told in server.get("/metrics/native").text
+
+
+@contextmanager
+def scraped(server: Server, path: str) -> Iterator[list[httpx.Response]]:
+    """Scrapes without a pause, over one connection, until the end of the block."""
+    answers: list[httpx.Response] = []
+    enough = Event()
+
+    def scrape() -> None:
+        with httpx.Client(base_url=server.url, trust_env=False, timeout=20) as client:
+            while not enough.is_set():
+                answers.append(client.get(path))
+
+    thread = Thread(target=scrape)
+    thread.start()
+    try:
+        wait_until(lambda: answers, "a first scrape")
+        yield answers
+    finally:
+        enough.set()
+        thread.join(30)
+
+
+def test_a_config_map_that_is_swapped_takes_effect_without_a_gap_and_the_books_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    file = config_map(folder, LOOK + "metric_prefix: site0\n", 0)
+    asked = (*QUICK, "--config", str(file), "--state-dir", str(tmp_path / "books"))
+    with serving(*asked) as server:
+        server.wait_ticks(3)
+        with scraped(server, "/metrics/energy") as answers:
+            for generation in range(1, 4):
+                config_map(folder, f"{LOOK}metric_prefix: site{generation}\n", generation)
+                wait_until(
+                    lambda generation=generation: f"site{generation}_" in answers[-1].text,  # type: ignore[misc]
+                    f"the {generation}. state",
+                )
+        assert {answer.status_code for answer in answers} == {200}
+        # Each page speaks one language, and no counter steps back in the change from one to the next.
+        assert all(len(set(re.findall(r"^site\d", answer.text, re.MULTILINE))) == 1 for answer in answers)
+        before: dict[str, float] = {}
+        for answer in answers:
+            now = joules(answer.text)
+            assert all(now[name] >= before[name] for name in now.keys() & before.keys())
+            before = now
+        assert before
+        assert_books_balance(tmp_path / "books" / "simulator-k8s-node.db")
+
+
+def test_sighup_reads_at_once_what_nobody_looks_after(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    put(file, "reload: {interval: 0}\n")
+    with serving(*QUICK, "--config", str(file)) as server:
+        server.wait_ticks(1)
+        put(file, "metric_prefix: site\n")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "site_energy_joules" in server.get().text, "the settings to be taken")
+        server.wait_line("settings read anew: metric_prefix, reload.interval")
+
+
+def test_sighup_without_a_file_changes_nothing_and_ends_nothing() -> None:
+    with serving(*QUICK) as server:
+        server.wait_ticks(1)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_line("settings read anew: nothing has changed")
+        assert server.get().status_code == 200
+
+
+@pytest.mark.parametrize("bad", ["a: [", "intervall: 1s", "interval: soon", "dialect: [proces]"])
+def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended(
+    tmp_path: Path, bad: str
+) -> None:
+    file = tmp_path / "c.yaml"
+    put(file, LOOK + "metric_prefix: site\n")
+    with serving(*QUICK, "--config", str(file)) as server:
+        server.wait_ticks(1)
+        put(file, LOOK + bad)
+        wait_until(reloads(server, success=False), "the bad file to be told")
+        assert "site_energy_joules" in server.get().text
+        assert "the last good ones are in force" in server.get("/health").text
+        ticks = re.search(r"^gpuledger_ticks_total (\d+)$", server.get("/metrics/native").text, re.MULTILINE)
+        assert ticks is not None
+        # Long enough for further looks: it is not read again while it stays the same.
+        server.wait_ticks(int(ticks[1]) + 5)
+        assert len([line for line in server.lines if "level=error" in line]) == 1
+        put(file, LOOK + "metric_prefix: mended\n")
+        wait_until(reloads(server), "the mended file to be taken")
+        assert "mended_energy_joules" in server.get().text
+        assert "last good" not in server.get("/health").text
+
+
+def test_what_needs_a_restart_is_named_and_the_rest_applies(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    put(file, LOOK)
+    with serving("--interval", "100ms", "--config", str(file), env={"GPULEDGER_SOURCE": ""}) as server:
+        # The variable beats the file: state_dir stays what it was.
+        put(file, f"{LOOK}source: simulator\nstate_dir: {tmp_path}\nmetric_prefix: site\n")
+        named = server.wait_line('changed, but only a restart makes it so: (.*)"')
+        assert named[1] == "source"
+        server.wait_line("settings read anew: metric_prefix")
+        wait_until(lambda: "settings that wait for a restart: source" in server.get("/health").text, "health")
+
+
+def test_a_reload_in_a_pause_is_taken_and_the_pause_goes_on(tmp_path: Path) -> None:
+    file, door = tmp_path / "c.yaml", tmp_path / "control.sock"
+    put(file, LOOK)
+    with serving(*QUICK, "--config", str(file), "--control.socket", str(door)) as server:
+        server.wait_ticks(1)
+        assert gpuledger("pause", "--control.socket", str(door)).returncode == 0
+        put(file, LOOK + "metric_prefix: site\n")
+        server.wait_line("settings read anew: metric_prefix")
+        assert "gpuledger_paused 1\n" in server.get("/metrics/native").text
+        assert gpuledger("resume", "--config", str(file), "--control.socket", str(door)).returncode == 0
+        wait_until(lambda: "site_energy_joules" in server.get().text, "data under the new name")

@@ -1,0 +1,213 @@
+"""`report --prometheus` against the books of two nodes: a pod moves, a node restarts, scraped for real."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from running import Prometheus, Server, free_port, gpuledger, prometheus, serving, wait_until
+
+# Scenario seconds pass four times as fast as the scraper's.
+SPEED = 4
+GPU = """
+  - model: NVIDIA H100 80GB HBM3
+    empty_watts: 60
+    resident_watts: 90
+    load_watts: 500
+    limit_watts: 700
+    processes:
+"""
+POD = "      - {{name: python3, load: {load}, {when} pod: {{namespace: {0}, name: {1}, container: main}}}}\n"
+
+
+def pod(namespace: str, name: str, load: float, when: str = "") -> str:
+    return POD.format(namespace, name, load=load, when=when)
+
+
+BEFORE = "gpus:" + GPU + pod("ml", "train-0", 0.6, "stop: 32,") + pod("web", "api-0", 0.2) + GPU
+BEFORE += pod("ml", "steady-0", 0.9)
+AFTER = "gpus:" + GPU + pod("web", "api-0", 0.3) + GPU + pod("ml", "steady-0", 0.4)
+OTHER = "gpus:" + GPU + pod("ml", "train-0", 0.8, "start: 60, stop: 100,") + pod("web", "api-1", 0.1)
+
+# The first target takes our labels' names for its own; the others leave ours as they are.
+CONFIG = """\
+global: {{scrape_interval: 1s}}
+scrape_configs:
+  - job_name: kubernetes
+    static_configs:
+      - targets: ["127.0.0.1:{0}"]
+        labels: {{node: a, namespace: monitoring, pod: gpuledger-x, user: ops}}
+      - targets: ["127.0.0.1:{1}"]
+        labels: {{node: a, namespace: monitoring, pod: gpuledger-y, user: ops}}
+  - job_name: static
+    honor_labels: true
+    static_configs: [{{targets: ["127.0.0.1:{2}"], labels: {{node: b, namespace: monitoring}}}}]
+"""
+TOLD = "gpuledger_energy_joules_total"
+
+
+class Sides(NamedTuple):
+    """The fleet's report, and the nodes' books from just before and just after it."""
+
+    before: Counter[tuple[str, ...]]
+    fleet: dict[str, Any]
+    after: Counter[tuple[str, ...]]
+
+
+class Fleet:
+    """Two nodes that keep books, and what they say."""
+
+    def __init__(self, folder: Path, real: Prometheus) -> None:
+        self.folder, self.real = folder, real
+
+    def fleet(self, *arguments: str) -> dict[str, Any]:
+        done = gpuledger("report", "--prometheus", self.real.url, "--format", "json", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "of a simulator" in done.stderr
+        return dict(json.loads(done.stdout))
+
+    def books(self, node: str, by: str) -> dict[str, Any]:
+        # Scenario time runs ahead of the clock on the wall.
+        state = str(self.folder / node)
+        done = gpuledger(
+            "report", "--state-dir", state, "--by", by, "--until", "2099-01-01", "--format", "json"
+        )
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def sides(self, by: str) -> Sides:
+        before = self.both(by)
+        return Sides(before, self.fleet("--by", by), self.both(by))
+
+    def both(self, by: str) -> Counter[tuple[str, ...]]:
+        """Millijoules of both nodes' books by row."""
+        sums: Counter[tuple[str, ...]] = Counter()
+        for node in "ab":
+            found = self.books(node, by)
+            for row in (*found["rows"], *found["own"]):
+                sums[row_key(row, by)] += row["millijoules"]
+        return sums
+
+
+def row_key(row: dict[str, Any], by: str) -> tuple[str, ...]:
+    names = ("namespace", "pod") if by == "pod" else (by,)
+    return (row["account"], *(row[name] for name in names))
+
+
+def node_flags(folder: Path, node: str, scenario: str) -> tuple[str, ...]:
+    (folder / node).mkdir(exist_ok=True)
+    file = folder / f"{node}.yaml"
+    file.write_text(scenario)
+    seed = str(ord(node))
+    held = ("--energy.zero-hold", "12s", "--metric-retention", "24s")
+    state = ("--state-dir", str(folder / node))
+    return ("--source", f"simulator:{file}", "--seed", seed, "--speed", str(SPEED), *held, *state, *TICK)
+
+
+TICK = ("--interval", "250ms")
+
+
+def on_port(port: int, flags: tuple[str, ...]) -> tuple[str, ...]:
+    return ("--listen-address", f"127.0.0.1:{port}", *flags)
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """After train-0 ran on a, a restarted elsewhere, and train-0 ran on b; all of it told and ended."""
+    folder = tmp_path_factory.mktemp("fleet")
+    ports = [free_port() for _ in range(3)]
+    with ExitStack() as stack:
+        real = stack.enter_context(prometheus(CONFIG.format(*ports)))
+        # What a node tells before a Prometheus first looks is not in the fleet's report.
+        wait_until(lambda: len(real.query("up")) == len(ports), "Prometheus to look for every node")
+        stack.enter_context(serving(*on_port(ports[2], node_flags(folder, "b", OTHER))))
+        first = Server(*on_port(ports[0], node_flags(folder, "a", BEFORE)))
+        try:
+            wait_gone(real, "a", "train-0", label="exported_pod")
+        finally:
+            first.stop()
+        stack.enter_context(serving(*on_port(ports[1], node_flags(folder, "a", AFTER))))
+        wait_gone(real, "b", "train-0", label="pod")
+        real.wait_query(f"{TOLD}{{instance='127.0.0.1:{ports[1]}', exported_pod='api-0'}} > 0")
+        yield Fleet(folder, real)
+
+
+def wait_gone(real: Prometheus, node: str, name: str, label: str) -> None:
+    """Until its energy has been told, and its series have ended."""
+    series = f"{TOLD}{{node='{node}', {label}='{name}'}}"
+    ended = f"count(max_over_time({series}[10m]) > 0) unless count({series})"
+    wait_until(lambda: real.query(ended), f"{name} on {node} to be told and gone", patience=90)
+
+
+@pytest.mark.parametrize("by", ["namespace", "pod"])
+def test_a_fleets_rows_are_the_sums_of_the_nodes_books_within_the_stated_bound(moved: Fleet, by: str) -> None:
+    before, fleet, after = moved.sides(by)
+    rows = {row_key(row, by): row for row in (*fleet["rows"], *fleet["own"])}
+    assert {key for key in before if before[key]} <= set(rows)
+    for key, row in rows.items():
+        bound = row["bound_millijoules"]
+        assert before[key] - bound <= row["millijoules"] <= after[key] + bound, key
+    total, bound = fleet["total"]["millijoules"], fleet["total"]["bound_millijoules"]
+    assert before.total() - bound <= total <= after.total() + bound
+    assert 0 < bound < total * 0.25
+    assert not any("monitoring" in key or "gpuledger-x" in key for key in rows)
+
+
+def test_a_pod_that_moved_and_has_ended_is_one_row_and_exact(moved: Fleet) -> None:
+    before, fleet, _ = moved.sides("pod")
+    (row,) = (row for row in fleet["rows"] if row["pod"] == "train-0")
+    assert row["bound_millijoules"] == 0
+    assert row["millijoules"] == before["process", "ml", "train-0"] > 0
+    assert row["sessions"] is None and row["high_kwh"] is None
+
+
+def test_gpu_hours_are_the_books(moved: Fleet) -> None:
+    fleet = moved.fleet("--by", "pod")
+    (row,) = (row for row in fleet["rows"] if row["pod"] == "train-0")
+    hours = 0.0
+    for node in "ab":
+        hours += sum(one["gpu_hours"] for one in moved.books(node, "pod")["rows"] if one["pod"] == "train-0")
+    # A stay of which Prometheus missed the beginning, at most a scrape, on each node.
+    assert row["gpu_hours"] * 3600 == pytest.approx(hours * 3600, abs=2 * 1.5 * SPEED)
+
+
+def test_nodes_are_named_by_the_scrape_and_gpus_by_the_nodes(moved: Fleet) -> None:
+    assert {row["node"] for row in moved.fleet("--by", "node")["rows"]} == {"a", "b"}
+    gpus = moved.fleet("--by", "gpu")["gpus"]
+    assert len(gpus) == 3
+    assert {(gpu["gpu"], gpu["model"]) for gpu in gpus} == {
+        ("0", "NVIDIA H100 80GB HBM3"),
+        ("1", "NVIDIA H100 80GB HBM3"),
+    }
+
+
+def test_the_table_says_whence_and_how_sure(moved: Fleet) -> None:
+    done = gpuledger(
+        "report", "--prometheus", moved.real.url, "--price.kwh", "0.3", "--price.currency", "EUR"
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "± kWh",
+        "cost EUR",
+        f"From Prometheus at {moved.real.url}, scraped every 1 s",
+        "upper bound",
+    ):
+        assert words in done.stdout
+
+
+def test_only_what_matches_is_counted(moved: Fleet) -> None:
+    fleet = moved.fleet("--by", "node", "--prometheus.match", 'node="b"')
+    assert [row["node"] for row in fleet["rows"]] == ["b"]
+
+
+def test_a_prometheus_without_gpuledger_says_so(moved: Fleet) -> None:
+    done = gpuledger("report", "--prometheus", moved.real.url, "--prometheus.match", 'node="none"')
+    assert done.returncode == 1
+    assert "has no gpuledger_device_energy_joules_total of this time" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,63 @@
+"""Moments as people write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpuledger.cli.moments import moment, period
+from gpuledger.model.errors import UsageError
+
+# Saturday, 2026-11-28 08:30 UTC.
+NOW = 1_795_854_600.0
+DAY = 86_400
+
+
+@pytest.fixture(autouse=True)
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """New York: five hours behind UTC, four until the first of November."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("written", "unix"),
+    [
+        ("now", NOW),
+        ("36h", NOW - 36 * 3600),
+        ("7d", NOW - 7 * DAY),
+        ("90m", NOW - 5400),
+        ("today", 1_795_842_000),
+        ("yesterday", 1_795_842_000 - DAY),
+        ("month", 1_793_505_600),
+        ("2026-11-01", 1_793_505_600),
+        ("2026-11-28T08:00", 1_795_870_800),
+        ("2026-11-28T08:00Z", 1_795_852_800),
+        ("2026-11-28 08:00:00+01:00", 1_795_849_200),
+    ],
+)
+def test_a_moment_is_understood(written: str, unix: float) -> None:
+    assert moment("--since", written, NOW) == unix
+
+
+@pytest.mark.parametrize(
+    "written", ["", "soon", "2026-13-01", "5 parsecs", "7x", "1e99d", "-3h", "99999-01-01"]
+)
+def test_what_is_no_moment_is_named_with_what_is_wanted(written: str) -> None:
+    with pytest.raises(UsageError, match=r"^--since: a time ago \(36h, 7d\), a date .* not '"):
+        moment("--since", written, NOW)
+
+
+def test_a_period_is_widened_to_full_hours() -> None:
+    assert period("90m", "now", NOW) == (1_795_849_200 - 0, 1_795_856_400)
+    assert period("2026-11-28T08:00Z", "2026-11-28T09:00Z", NOW) == (1_795_852_800, 1_795_856_400)
+
+
+def test_a_period_without_length_is_refused() -> None:
+    with pytest.raises(UsageError, match="--since now is not before --until 7d"):
+        period("now", "7d", NOW)

@@ -1,0 +1,196 @@
+"""`gpuledger report` and `gpuledger explain` on books that a ledger kept."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from books_helpers import UNIX, Run, rows
+from builders import gpu, instance, process
+from gpuledger.cli.main import main
+from gpuledger.ledger.report.shapes import iso
+from gpuledger.ledger.store.schema import MIGRATIONS
+from gpuledger.model.workload import Workload
+from report_helpers import folded
+
+A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
+J = 1000
+TRAIN = Workload("pod", "ml", "train-0", "main", labels=(("team", "blue"),))
+CHAT = Workload("pod", "web", "chat-0", "main", labels=(("team", "red"),))
+ALL = ("--since", "2023-01-01")
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    """Two hours: one pod alone on a GPU, then with another one; the second GPU is idle."""
+    run = Run(tmp_path)
+    train, chat = process(A, 11, workload=TRAIN), process(A, 12, workload=CHAT, name="vllm")
+    for minute in range(120):
+        mine = [train] if minute < 60 else [train, chat]
+        run.tick({A: minute * 1000 * J, B: minute * 100 * J}, mine, seconds=60.0)
+    run.store.close()
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def figures(capsys: pytest.CaptureFixture[str], books: Path, *words: str) -> list[dict[str, str]]:
+    text = told(capsys, "report", "--state-dir", str(books), *ALL, "--format", "csv", *words)
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_rows_sum_to_the_counters(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by_pod = figures(capsys, books, "--by", "pod")
+    assert sum(int(row["millijoules"]) for row in by_pod) == 118 * 1000 * J + 118 * 100 * J
+    assert {row["pod"] for row in by_pod} == {"train-0", "chat-0", ""}
+
+
+def test_by_a_pod_label(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {row["team"] for row in figures(capsys, books, "--by", "label:team")} == {"blue", "red", ""}
+
+
+def test_prices_come_from_the_configuration_too(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("price: {kwh: 0.3, gpu_hour: 2, currency: eur}\nco2: {g_per_kwh: 380}\n")
+    text = told(capsys, "report", "--state-dir", str(books), *ALL, "--config", str(config))
+    assert "cost EUR" in text
+    assert "kg CO2" in text
+
+
+def test_hours_apart_sum_to_the_hours_together(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = int(UNIX) // 3600
+    parts: Counter[str] = Counter()
+    for hour in range(first, first + 4):
+        between = ("--since", iso(hour * 3600), "--until", iso(hour * 3600 + 3600))
+        for row in figures(capsys, books, "--by", "pod", *between):
+            parts[row["pod"] + row["account"]] += int(row["millijoules"])
+    whole = {
+        row["pod"] + row["account"]: int(row["millijoules"]) for row in figures(capsys, books, "--by", "pod")
+    }
+    assert dict(parts) == whole
+
+
+def test_a_live_writer_does_not_mind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path)
+    for minute in range(10):
+        run.tick({A: minute * 1000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
+    assert "ml/train-0" in told(capsys, "report", "--state-dir", str(tmp_path), *ALL)
+    state = run.tick({A: 11_000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
+    assert state.parts[0].success
+    run.store.close()
+
+
+def test_explain_adds_up_to_the_bill(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bills = {row["pod"]: row for row in figures(capsys, books, "--by", "pod")}
+    for pod in ("train-0", "chat-0"):
+        found = json.loads(told(capsys, "explain", pod, "--state-dir", str(books), "--format", "json"))
+        assert found["millijoules"] == int(bills[pod]["millijoules"])
+        assert found["millijoules"] == sum(one["millijoules"] for one in found["intervals"])
+
+
+def test_explain_says_with_whom_and_why(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "explain", "ml/train-0", "--state-dir", str(books))
+    assert "pid 11 python3 on GPU 0 GPU-0" in text
+    assert "measured" in text
+    assert "with web/chat-0" in text
+    assert "alone on the whole GPU, so the counter is its own" in text
+    assert "shared: split by engine time, the idle power equally" in text
+
+
+@pytest.mark.parametrize("word", ["11", "pid:11", "pod:train-0", "pod:ml/train-0"])
+def test_who_is_found_by_any_of_his_names(books: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
+    found = json.loads(told(capsys, "explain", word, "--state-dir", str(books), "--format", "json"))
+    assert [one["pid"] for one in found["sessions"]] == [11]
+    assert found["low_millijoules"] <= found["millijoules"] <= found["high_millijoules"]
+
+
+def test_a_process_whose_detail_is_folded_says_how_much_of_it_is(
+    books: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "old").mkdir()
+    folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
+    found = json.loads(
+        told(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"), "--format", "json")
+    )
+    booked = rows(books / "gpuledger.db", "SELECT measured + apportioned FROM usage WHERE number = 1")[0][0]
+    assert found["millijoules"] == found["millijoules_without_detail"] == booked
+    assert "without detail" in told(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"))
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_errors_are_one_line_that_names_the_remedy(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, foreign, old = tmp_path / "empty", tmp_path / "foreign", tmp_path / "old"
+    for folder in (empty, foreign, old):
+        folder.mkdir()
+    (foreign / "gpuledger.db").write_text("not a database")
+    with closing(sqlite3.connect(old / "gpuledger.db")) as file:
+        for script in MIGRATIONS[:2]:
+            file.executescript(script)
+        file.execute("PRAGMA application_id=0x6770756C")
+        file.execute("PRAGMA user_version=2")
+    here = str(books)
+    cases = {
+        ("report", "--state-dir", str(empty)): "there are no books at",
+        ("report", "--state-dir", str(foreign)): "cannot be read: file is not a database",
+        ("report", "--state-dir", str(old)): "start `gpuledger serve` of this version once",
+        ("report", "--state-dir", "none"): "books that are kept in memory",
+        ("report", "--state-dir", here, "--by", "nampespace"): "did you mean 'namespace'?",
+        ("report", "--state-dir", here, "--since", "soon"): "--since: a time ago",
+        ("report", "--state-dir", here, "--price.kwh", "cheap"): "--price.kwh: a price of one kilowatt-hour",
+        ("report", "--state-dir", here, "--pue", "0.9"): "--pue: a power usage effectiveness of at least 1",
+        ("report", "--state-dir", here, "--price.currency", "euro"): "a currency code of three letters",
+        ("report", "--state-dir", here, "extra"): "report takes no 'extra'",
+        ("explain", "--state-dir", here): "explain wants one WHO",
+        ("explain", "nobody", "--state-dir", here): "nobody called 'nobody' is in",
+    }
+    for words, line in cases.items():
+        assert line in fails(capsys, *words), words
+
+
+def test_what_may_be_a_pid_and_a_job_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path)
+    people = [process(A, 4711, workload=TRAIN), process(B, 12, workload=Workload("slurm", job="4711"))]
+    for minute in range(5):
+        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, people, seconds=60.0)
+    run.store.close()
+    assert "say pid:4711 or job:4711" in fails(capsys, "explain", "4711", "--state-dir", str(tmp_path))
+    assert told(capsys, "explain", "job:4711", "--state-dir", str(tmp_path)).startswith("job 4711:")
+
+
+def test_made_up_books_say_so(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sim").mkdir()
+    (books / "gpuledger.db").rename(tmp_path / "sim" / "simulator-k8s-node.db")
+    assert main(["report", "--state-dir", str(tmp_path / "sim"), *ALL]) == 0
+    assert "of a simulator or a recording, not of hardware" in capsys.readouterr().err
+
+
+def test_an_instance_counts_by_its_part_of_the_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = instance(A, 2, 0, profile="3g.40gb", sm_count=66)
+    run = Run(tmp_path)
+    for minute in range(61):
+        run.tick({A: minute * 1000 * J, part: 0}, [process(part, 1, workload=TRAIN, sm=None)], seconds=60.0)
+    run.store.close()
+    (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod") if row["pod"])
+    assert float(row["gpu_hours"]) == 0.5

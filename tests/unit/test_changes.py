@@ -90,6 +90,7 @@ def test_what_needs_a_restart_is_no_more_than_what_must() -> None:
         "simulator.seed",
         "simulator.speed",
         "nvidia_smi.command",
+        "nvidia_smi.query_field_names",
         "listen_address",
         "process.max_per_device",
         "energy.zero_hold",

@@ -106,6 +106,55 @@ def test_a_quantity_is_told_as_nvidia_smi_prints_its_field(
     assert quantity in SmiDialect.wants
 
 
+# What the dashboards 14574 and 25547 ask for, but for `fabric_state`, which NVML is not asked for.
+DASHBOARDS = [
+    "gpu_info",
+    "pstate",
+    "gpu_recovery_action",
+    "compute_mode",
+    "fan_speed_ratio",
+    "temperature_gpu",
+    "utilization_gpu_ratio",
+    "utilization_memory_ratio",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "power_draw_watts",
+    "power_default_limit_watts",
+    "clocks_current_graphics_clock_hz",
+    "clocks_current_sm_clock_hz",
+    "clocks_current_memory_clock_hz",
+    "clocks_current_video_clock_hz",
+    "clocks_max_graphics_clock_hz",
+    "clocks_max_memory_clock_hz",
+    "clocks_event_reasons_active",
+    "clocks_event_reasons_gpu_idle",
+    "clocks_event_reasons_sw_power_cap",
+    "clocks_event_reasons_hw_slowdown",
+    "clocks_event_reasons_hw_thermal_slowdown",
+    "clocks_event_reasons_sw_thermal_slowdown",
+    "clocks_event_reasons_hw_power_brake_slowdown",
+    "ecc_errors_corrected_volatile_total",
+    "ecc_errors_uncorrected_volatile_total",
+    "ecc_errors_corrected_aggregate_total",
+    "ecc_errors_uncorrected_aggregate_total",
+    "compute_app_info",
+    "compute_app_used_memory_bytes",
+    "compute_apps",
+    "compute_apps_last_collect_success",
+    "energy_joules_total",
+    "pcie_throughput_tx_bytes_per_second",
+    "pcie_throughput_rx_bytes_per_second",
+    "last_collect_success",
+    "failed_scrapes_total",
+]
+
+
+def test_nvml_tells_what_the_public_dashboards_ask_for() -> None:
+    values = {quantity: value for quantity, value, _, _ in QUANTITIES} | {q.CLOCK_EVENT_REASONS: 0}
+    told = {key.partition("{")[0] for key in lines(of(reading(CARD, process(CARD), values=values)))}
+    assert [name for name in DASHBOARDS if f"nvidia_smi_{name}" not in told] == []
+
+
 @pytest.mark.parametrize(
     ("driver", "names"),
     [("470.256.02", "throttle"), ("530.41.03", "throttle"), ("535.54.03", "event"), ("", "event")],

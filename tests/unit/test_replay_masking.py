@@ -316,6 +316,11 @@ def test_any_snapshot_can_be_masked(told: Snapshot) -> None:
 SAMPLE = re.compile(rb"(?m)^([A-Za-z_]+)(?:\{.*\})? (\S+)$")
 
 
+def measures(page: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and values of a page, but for the one value that is a name."""
+    return sorted(found for found in SAMPLE.findall(page) if found[0] != b"nvidia_smi_serial")
+
+
 @pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])
 def test_a_masked_page_has_the_same_series_and_values_under_other_names(
     tmp_path: Path, scenario: str
@@ -326,7 +331,7 @@ def test_a_masked_page_has_the_same_series_and_values_under_other_names(
         (found,) = read(write(tmp_path / "r", [mask(told)]))
         assert isinstance(found, Snapshot)
         before, after = plain.of(told), hidden.of(found)
-        assert sorted(SAMPLE.findall(before)) == sorted(SAMPLE.findall(after))
+        assert measures(before) == measures(after)
         assert before != after
         assert Workloads().name(found) == found
 

@@ -159,5 +159,6 @@ QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)
 }
 
-# No quantity, but wanted like one: every column that the machine's nvidia-smi offers, in `Reading.raw`.
+# No quantity, but wanted like one: every column that the machine's nvidia-smi offers, in `Reading.raw`. The
+# part of a tick in which it is asked for them has the same name.
 COLUMNS = Quantity("columns", "", Level.GPU)

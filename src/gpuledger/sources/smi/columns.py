@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpuledger.model.errors import unknown
+from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
 from gpuledger.sources.smi.answer import Answer, Cells
 from gpuledger.sources.smi.command import Command
@@ -21,7 +22,7 @@ from gpuledger.sources.smi.slow import SlowFields
 
 log = logging.getLogger("gpuledger.smi")
 
-PART = "columns"
+PART = COLUMNS.key
 # How long an nvidia-smi that does not say what it offers is not asked again, in seconds.
 _RETRY = 60.0
 

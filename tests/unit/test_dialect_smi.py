@@ -76,6 +76,7 @@ QUANTITIES: list[tuple[Quantity, float, str, str]] = [
     (q.PERFORMANCE_STATE, 8, "pstate", "8"),
     (q.PERSISTENCE_MODE, 1, "persistence_mode", "1"),
     (q.COMPUTE_MODE, 3, "compute_mode", "3"),
+    (q.FABRIC_STATE, 3, "fabric_state", "3"),
     (q.RECOVERY_ACTION, 0, "gpu_recovery_action", "0"),
     (q.RECOVERY_ACTION, 7, "gpu_recovery_action", "7"),
     (q.MIG_MODE, 1, "mig_mode_current", "1"),
@@ -106,12 +107,13 @@ def test_a_quantity_is_told_as_nvidia_smi_prints_its_field(
     assert quantity in SmiDialect.wants
 
 
-# What the dashboards 14574 and 25547 ask for, but for `fabric_state`, which NVML is not asked for.
+# What the dashboards 14574 and 25547 ask for.
 DASHBOARDS = [
     "gpu_info",
     "pstate",
     "gpu_recovery_action",
     "compute_mode",
+    "fabric_state",
     "fan_speed_ratio",
     "temperature_gpu",
     "utilization_gpu_ratio",

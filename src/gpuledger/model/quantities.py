@@ -116,6 +116,8 @@ PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=T
 VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
 # nvmlDeviceGpuRecoveryAction_t: what would make the card well again, 0 for nothing.
 RECOVERY_ACTION = Quantity("recovery_action", "", Level.GPU, highest=255, slow=True)
+# nvmlGpuFabricState_t: 0 not supported, 1 not registered with the NVLink fabric yet, 2 about to be, 3 done.
+FABRIC_STATE = Quantity("fabric_state", "", Level.GPU, highest=3, slow=True)
 MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
 MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
 

@@ -38,7 +38,7 @@ class SlowFields:
             self._suspects = [tuple(fields)]
 
     def next(self) -> tuple[str, ...] | None:
-        """Fields to time beside those that are always asked for; none is for these alone, None is no search."""
+        """Fields to time beside those always asked for: none of them for these alone; None is no search."""
         if self._stage == _DONE:
             return None
         return () if self._stage == _BARE else self._suspects[-1]

@@ -170,7 +170,7 @@ def dcgm() -> list[str]:
         script = [sys.executable, "-c", IN_PROCESS, json.dumps(values), str(5 * TICKS)]
         answer = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
         tick, render, calls = json.loads(answer)
-    fields = [column for column in DEFAULT.columns if column.field.quantity is not None]
+    fields = [column for column in DEFAULT.columns if column.field.quantities]
     return [
         "| fields of 8 GPUs | CPU ms a tick | page made, ms | calls a tick | calls a tick and GPU |",
         "|---|---|---|---|---|",
@@ -271,8 +271,8 @@ def main() -> None:
         "",
         *peer,
         "",
-        "In dcgm-exporter's place (`dialect: dcgm`, the default fields), with the same 64 processes; the calls",
-        "are all those of a tick, process lists and samples included:",
+        "In dcgm-exporter's place (`dialect: dcgm`, the default fields), with the same 64 processes; calls are",
+        "all those of a tick, process lists and samples included:",
         "",
         *dcgm(),
     ]

@@ -271,7 +271,7 @@ def main() -> None:
         "",
         *peer,
         "",
-        "In dcgm-exporter's place (`dialect: dcgm`, the default fields), with the same 64 processes; calls are",
+        "In dcgm-exporter's place (`dialect: dcgm`): its default fields, the same 64 processes; calls are",
         "all those of a tick, process lists and samples included:",
         "",
         *dcgm(),

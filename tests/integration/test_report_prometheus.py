@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -199,6 +200,15 @@ def test_the_table_says_whence_and_how_sure(moved: Fleet) -> None:
         "upper bound",
     ):
         assert words in done.stdout
+
+
+def test_a_fleets_focus_bills_the_prometheus(moved: Fleet) -> None:
+    prices = ("--price.kwh", "0.3", "--price.currency", "EUR", "--format", "focus")
+    done = gpuledger("report", "--prometheus", moved.real.url, *prices)
+    assert done.returncode == 0, done.stderr
+    charges = list(csv.DictReader(done.stdout.splitlines()))
+    assert {charge["BillingAccountId"] for charge in charges} == {"127.0.0.1"}
+    assert {charge["SkuId"] for charge in charges} == {"gpu-energy"}
 
 
 def test_only_what_matches_is_counted(moved: Fleet) -> None:

@@ -174,8 +174,8 @@ def test_gpu_hours_are_the_books(moved: Fleet) -> None:
     hours = 0.0
     for node in "ab":
         hours += sum(one["gpu_hours"] for one in moved.books(node, "pod")["rows"] if one["pod"] == "train-0")
-    # A stay of which Prometheus missed the beginning, at most a scrape, on each node.
-    assert row["gpu_hours"] * 3600 == pytest.approx(hours * 3600, abs=2 * 1.5 * SPEED)
+    # On each node Prometheus missed the beginning of the stay, a scrape or two.
+    assert row["gpu_hours"] * 3600 == pytest.approx(hours * 3600, abs=2 * 2 * SPEED)
 
 
 def test_nodes_are_named_by_the_scrape_and_gpus_by_the_nodes(moved: Fleet) -> None:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from os import environ
 from typing import Any
 
-from gpuledger.cli.books import is_made_up, open_history
+from gpuledger.cli.books import is_made_up, now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.fleet import from_prometheus
 from gpuledger.cli.main import no_words
@@ -148,15 +148,15 @@ def from_fleet(settings: ReportSettings, fleet: FleetSettings, values: Mapping[s
 
 def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
     """The report out of this machine's books. Raises GpuledgerError."""
-    begins, ends = period(settings.since, settings.until, time.time())
     if settings.by == NODE:
         raise UsageError("--by node wants --prometheus: books are of one node")
     history = open_history(values)
     try:
+        between = period(settings.since, settings.until, now_in(history))
         if is_made_up(history):
             sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
         with Progress() as progress:
-            return read(history, settings.by, build(Prices, values), (begins, ends), progress.show)
+            return read(history, settings.by, build(Prices, values), between, progress.show)
     finally:
         history.close()
 

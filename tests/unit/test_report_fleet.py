@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -251,6 +252,15 @@ def test_by_command_is_refused_with_the_reason() -> None:
 def test_a_grouping_that_there_is_not_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown --by 'nod'"):
         Books().report("nod")
+
+
+@pytest.mark.parametrize(("least", "expected"), [(150, 180_000), (5000, 30_000)])
+def test_a_newborn_cannot_have_more_than_its_gpu_used(least: float, expected: int) -> None:
+    """Series that somebody had not kept until then come with all they have: that was used long ago."""
+    books = Books(watching("GPU-0"))
+    told = part(BEGIN, BEGIN + DAY, [(device("GPU-0"), 1000, 1200)], [(pod("GPU-0", "t"), least, least + 30)])
+    books.fleet.add(replace(told, energy={**told.energy, "alive": []}))
+    assert [line.millijoules for line in books.report().lines] == [expected]
 
 
 def test_gpus_scraped_twice_are_counted_once() -> None:

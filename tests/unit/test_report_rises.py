@@ -86,11 +86,18 @@ def test_a_counter_nobody_saw_before_has_all_it_has_if_it_was_born_then(born: bo
 def test_a_counter_that_had_ended_begins_at_nothing_when_it_comes_again() -> None:
     adder = Rises()
     adder.begin({NAME: {HERE: Window(100, 100)}})
-    adder.add({NAME: {HERE: Window(400, 120)}}, lambda _: True)
+    adder.add({NAME: {HERE: Window(400, 20)}}, lambda _: True)
     assert adder.total[NAME] == Rise(400)
     falling = Window(400, 0, 1, 400, increase=484, samples=12, wider=484, wider_samples=12)
     found = rise(falling, 0, born=True)
     assert found.amount + found.error == 484
+
+
+def test_a_counter_that_is_where_it_was_had_not_ended_whatever_is_said_of_it() -> None:
+    adder = Rises()
+    adder.begin({NAME: {HERE: Window(100, 100)}})
+    adder.add({NAME: {HERE: Window(130, 105)}}, lambda _: True)
+    assert adder.total[NAME] == Rise(30)
 
 
 def test_what_lies_beyond_is_told_and_not_added() -> None:

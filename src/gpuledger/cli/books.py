@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from os import environ
 from pathlib import Path
@@ -44,3 +45,8 @@ def _file(place: Path) -> Path:
 def is_made_up(history: History) -> bool:
     """Whether they are of a simulator or of a recording."""
     return history.file.name != _MEASURED
+
+
+def now_in(history: History) -> float:
+    """Unix seconds of now; in made-up books, whose time may go faster or be long ago, when they end."""
+    return history.last if is_made_up(history) else time.time()

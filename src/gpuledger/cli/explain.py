@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from os import environ
 
-from gpuledger.cli.books import is_made_up, open_history
+from gpuledger.cli.books import is_made_up, now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.moments import HOUR, period
 from gpuledger.config.assemble import assemble
@@ -71,9 +70,9 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("explain wants one WHO: a pod, a process id or a job; see gpuledger explain --help")
     values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
     settings = build(ExplainSettings, values)
-    since, until = period(settings.since or "1970-01-02", settings.until, time.time())
     history = open_history(values)
     try:
+        since, until = period(settings.since or "1970-01-02", settings.until, now_in(history))
         if is_made_up(history):
             sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
         found = explain(history, given.words[0], since // HOUR, until // HOUR)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
@@ -23,9 +22,8 @@ from gpuledger.ledger.report.inventory import Inventory
 from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT, Answers, Ending, Range
 from gpuledger.ledger.report.report import Period, Report
 from gpuledger.ledger.report.scraped import Target, target_of
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import duration, setting, text
 
 DAY = 86_400.0
 # So long before a moment Prometheus looks for an instant vector's samples, too.
@@ -42,47 +40,6 @@ _SECONDS = {
     HELD: "gpuledger_owner_held_seconds_total",
     ALLOCATED: "gpuledger_owner_allocated_seconds_total",
 }
-
-
-def _headers(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value).splitlines())
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """Which Prometheus, and how it is asked."""
-
-    url: str = setting(
-        "prometheus.url",
-        text,
-        "",
-        "report on every node that this Prometheus scrapes, instead of on this machine's books; "
-        "user:password@ in it is basic auth",
-        flags=("--prometheus",),
-        metavar="URL",
-    )
-    headers: tuple[str, ...] = setting(
-        "prometheus.header",
-        _headers,
-        (),
-        "send this header with each query, as 'Authorization: Bearer TOKEN' or 'X-Scope-OrgID: TENANT'",
-        metavar="HEADER",
-        repeatable=True,
-    )
-    match: str = setting(
-        "prometheus.match",
-        text,
-        "",
-        'count only series with these labels, as \'cluster="a",node=~"gpu-.*"\'',
-        metavar="LABELS",
-    )
-    timeout: float = setting(
-        "prometheus.timeout",
-        duration("s", lowest=1.0, highest=3600.0),
-        120.0,
-        "wait so long for the answer to one query",
-        metavar="DURATION",
-    )
 
 
 class Asker:

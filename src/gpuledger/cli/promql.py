@@ -38,6 +38,7 @@ class Prometheus:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"--prometheus: a URL such as http://prometheus:9090 is wanted, not '{url}'")
+        self.host = parts.hostname
         host = parts.netloc.rpartition("@")[2]
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._query = parts.query

@@ -12,11 +12,12 @@ from fractions import Fraction
 from os import environ
 from typing import Any
 
-from gpuledger.cli.books import is_made_up, open_history
+from gpuledger.cli.books import is_made_up, now_in, open_history
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.fleet import FleetSettings, from_prometheus
+from gpuledger.cli.fleet import from_prometheus
 from gpuledger.cli.main import no_words
 from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.promql import Prometheus
 from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
@@ -25,7 +26,7 @@ from gpuledger.ledger.report.fleet_report import NODE
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.grouping import GROUPINGS, grouping
 from gpuledger.ledger.report.report import Period, Report, report
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
 from gpuledger.ledger.report.tally import Tally
 from gpuledger.ledger.settings import StoreSettings
@@ -122,10 +123,10 @@ def run(arguments: Sequence[str]) -> int:
     if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
         raise UsageError("--prometheus and --state-dir: which of them is to be asked?")
     if fleet.url and "state_dir" not in given.flags:
-        found = from_fleet(settings, fleet, values)
+        found, account = from_fleet(settings, fleet, values), Prometheus(fleet.url).host
     else:
-        found = from_books(settings, values)
-    sys.stdout.write(written(found, settings))
+        found, account = from_books(settings, values), socket.gethostname()
+    sys.stdout.write(written(found, settings, account))
     return 0
 
 
@@ -147,15 +148,15 @@ def from_fleet(settings: ReportSettings, fleet: FleetSettings, values: Mapping[s
 
 def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
     """The report out of this machine's books. Raises GpuledgerError."""
-    begins, ends = period(settings.since, settings.until, time.time())
     if settings.by == NODE:
         raise UsageError("--by node wants --prometheus: books are of one node")
     history = open_history(values)
     try:
+        between = period(settings.since, settings.until, now_in(history))
         if is_made_up(history):
             sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
         with Progress() as progress:
-            return read(history, settings.by, build(Prices, values), (begins, ends), progress.show)
+            return read(history, settings.by, build(Prices, values), between, progress.show)
     finally:
         history.close()
 
@@ -184,14 +185,14 @@ def read(
     return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
 
 
-def written(found: Report, settings: ReportSettings) -> str:
-    """The report in the shape that was asked for."""
+def written(found: Report, settings: ReportSettings, account: str) -> str:
+    """The report in the shape that was asked for; `account` is whose bill it is, as FOCUS wants to know."""
     if settings.format == "csv":
         return as_csv(found)
     if settings.format == "json":
         return json.dumps(as_json(found), indent=2) + "\n"
     if settings.format == "focus":
-        return as_focus(found, socket.gethostname())
+        return as_focus(found, account)
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     return table(found, settings.top, plain=encoding != "utf8")
 

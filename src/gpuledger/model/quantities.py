@@ -157,6 +157,24 @@ REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", Level.
 ROW_REMAP_PENDING = Quantity("row_remap_pending", "", Level.GPU, highest=1, slow=True)
 ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", Level.GPU, highest=1, slow=True)
 
+# What NVML tells by GPM alone, on Hopper and newer; on older ones only DCGM's own module has it.
+PROFILING = frozenset(
+    {
+        ENGINE_ACTIVITY,
+        SM_ACTIVITY,
+        SM_OCCUPANCY,
+        TENSOR_ACTIVITY,
+        DRAM_ACTIVITY,
+        FP64_ACTIVITY,
+        FP32_ACTIVITY,
+        FP16_ACTIVITY,
+        PCIE_TX_RATE,
+        PCIE_RX_RATE,
+        NVLINK_TX_RATE,
+        NVLINK_RX_RATE,
+    }
+)
+
 QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)
 }

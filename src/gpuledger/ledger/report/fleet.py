@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpuledger.ledger.report.inventory import Inventory
 from gpuledger.ledger.report.ranges import SECONDS, Answers, Ending, Range
 from gpuledger.ledger.report.rises import Rise, Rises
-from gpuledger.ledger.report.scraped import ENERGY, TIMES, Labels, Name, Target, target_of
+from gpuledger.ledger.report.scraped import ENERGY, TIMES, Labels, Name, Target, Windows, target_of
 
 # Seconds for which energy waits for its owner's name, and for which a new series is told as 0 by default.
 _NAMELESS, _ZERO_HOLD = 30.0, 30.0
@@ -92,7 +92,7 @@ class Fleet:
         windows = self.inventory.scrapes.windows
         fallen = self.devices.rises.add(windows(part.devices, ENERGY[:1], dropped), _goes_on)
         energy = windows(part.energy, ENERGY, dropped)
-        self.energy.rises.add(energy, self._born(part, part.energy, ENERGY))
+        self.energy.rises.add(energy, self._born_of(part, energy, fallen))
         self._watts.update(_by_uuid(part.watts))
         for (uuid,), gained in fallen.items():
             if gained.falls:
@@ -131,15 +131,22 @@ class Fleet:
         there = {own(labels, names) for labels, _ in answers.get("alive", ())}
         return lambda name: name[0] in gpus and name not in there
 
+    def _born_of(self, part: Range, energy: Windows, devices: Mapping[Name, Rise]) -> Callable[[Name], bool]:
+        """The same of energy, which a newborn cannot have more of than its Gpu used lately."""
+        born = self._born(part, part.energy, ENERGY)
+
+        def credibly(name: Name) -> bool:
+            used = devices.get(name[:1], Rise()).amount
+            return born(name) and all(piece.least <= 2 * used for piece in energy[name].values())
+
+        return credibly
+
     def _beyond(self, part: Range) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
-        devices = windows(part.devices, ENERGY[:1], dropped)
         energy = windows(part.energy, ENERGY, dropped)
-        return (
-            self.devices.rises.beyond(devices, _goes_on),
-            self.energy.rises.beyond(energy, self._born(part, part.energy, ENERGY)),
-        )
+        devices = self.devices.rises.beyond(windows(part.devices, ENERGY[:1], dropped), _goes_on)
+        return devices, self.energy.rises.beyond(energy, self._born_of(part, energy, devices))
 
     def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]]) -> None:
         own = self.inventory.scrapes.own

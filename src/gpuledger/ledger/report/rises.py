@@ -95,6 +95,9 @@ class Rises:
 
     def _gained(self, name: Name, pieces: Mapping[Target, Window], *, new: bool) -> Rise:
         before = self._lasts.get(name, {})
+        if before and all(piece.least >= max(before.values()) for piece in pieces.values()):
+            # It went on where it was: it had not ended, whatever is missing of it.
+            new = False
         bases = [0.0] if new else list(before.values())
         gained = Rise()
         # Who was there before comes first; of those who follow each other, the higher one comes later.

@@ -1,4 +1,6 @@
-"""What energy and time cost. Exact: decimals stay decimals until they are written."""
+"""What a user sets about reports: what energy and time cost (exact: decimals stay decimals until they are
+written), and which Prometheus is asked.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
-from gpuledger.model.settings import setting, text
+from gpuledger.model.settings import duration, setting, text
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
@@ -98,3 +100,44 @@ class Prices:
     def _kwh(self, millijoules: int) -> Fraction:
         """The building's kilowatt-hours."""
         return Fraction(millijoules, MILLIJOULES_PER_KWH) * Fraction(self.pue or 1)
+
+
+def _headers(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value).splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """Which Prometheus, and how it is asked."""
+
+    url: str = setting(
+        "prometheus.url",
+        text,
+        "",
+        "report on every node that this Prometheus scrapes, instead of on this machine's books; "
+        "user:password@ in it is basic auth",
+        flags=("--prometheus",),
+        metavar="URL",
+    )
+    headers: tuple[str, ...] = setting(
+        "prometheus.header",
+        _headers,
+        (),
+        "send this header with each query, as 'Authorization: Bearer TOKEN' or 'X-Scope-OrgID: TENANT'",
+        metavar="HEADER",
+        repeatable=True,
+    )
+    match: str = setting(
+        "prometheus.match",
+        text,
+        "",
+        'count only series with these labels, as \'cluster="a",node=~"gpu-.*"\'',
+        metavar="LABELS",
+    )
+    timeout: float = setting(
+        "prometheus.timeout",
+        duration("s", lowest=1.0, highest=3600.0),
+        120.0,
+        "wait so long for the answer to one query",
+        metavar="DURATION",
+    )

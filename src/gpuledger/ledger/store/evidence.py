@@ -206,7 +206,7 @@ def party_name(party: Party) -> str:
 
 def _line(row: Sequence[Any], reader: _Reader) -> SessionLine:
     party = session_party(row)
-    last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high = row[SESSION_COLUMNS:]
+    last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high, _ = row[SESSION_COLUMNS:]
     return SessionLine(
         row[5],
         party.command,

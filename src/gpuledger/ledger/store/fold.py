@@ -47,9 +47,9 @@ INSERT INTO parties (who, last_hour) VALUES (?, ?)
 # Sessions of an hour: those that ended in it or later, and those that go on; one that was seen but once has
 # no length, and is counted where it was seen.
 SESSIONS_OF = """
-SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended >= ? AND first_seen < ?
+SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended >= ? AND begun < ?
 UNION ALL
-SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended IS NULL AND first_seen < ?
+SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended IS NULL AND begun < ?
     AND last_seen >= ?
 """
 

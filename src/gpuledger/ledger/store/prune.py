@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _STEP = 200
+# A span that is folded costs more than a row that is deleted.
+_FOLDS = 50
 # Spans are an hour long at most and final after it: what is younger may still be written to.
 _YOUNG = 2
 _DAY = 86_400
@@ -90,7 +92,7 @@ def _fold(connection: Connection, unix: float, detail: float) -> bool:
     if not isfinite(detail):
         return False
     before = int((unix - detail) // HOUR)
-    return fold_spans(connection, before, _STEP) > 0 or fold_times(connection, before)
+    return fold_spans(connection, before, _FOLDS) > 0 or fold_times(connection, before)
 
 
 def _delete(connection: Connection, before: float) -> int:
@@ -122,6 +124,6 @@ def _delete_sessions(connection: Connection, before: float) -> int:
 def _delete_oldest(connection: Connection, unix: float) -> int:
     """A step for size: what is not folded yet is folded first, then the oldest hours and sessions go."""
     young = int(unix // HOUR) - _YOUNG
-    if fold_spans(connection, young, _STEP) or fold_times(connection, young):
+    if fold_spans(connection, young, _FOLDS) or fold_times(connection, young):
         return 1
     return _delete_hours(connection, young) + _delete_sessions(connection, young * HOUR)

@@ -121,6 +121,7 @@ def usage_row(one: OpenSession) -> Row:
         one.measured,
         one.apportioned,
         one.high,
+        one.first_seen,
     )
 
 
@@ -145,7 +146,8 @@ def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
     command, executable, comm, types, uid, login, gone = row[10:17]
     device = devices.get(uuid) or _lost_device(uuid, gpu, index, instance)
-    last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[SESSION_COLUMNS:]
+    usage = row[SESSION_COLUMNS:]
+    last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high, _ = usage
     host = HostFacts(Start(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
     owner = owner_of(row)
     process = GpuProcess(device, pid, host, _name(command), _types(types), workload=owner)

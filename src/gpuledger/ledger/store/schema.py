@@ -112,6 +112,11 @@ ALTER TABLE sessions ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE sessions ADD COLUMN controller_kind TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN controller TEXT NOT NULL DEFAULT '';
 CREATE INDEX usage_open ON usage (number) WHERE ended IS NULL;
+-- Again here, so that one index tells who was there at a time.
+ALTER TABLE usage ADD COLUMN begun REAL NOT NULL DEFAULT 0;
+UPDATE usage SET begun = (SELECT first_seen FROM sessions WHERE sessions.number = usage.number);
+DROP INDEX usage_ended;
+CREATE INDEX usage_ended ON usage (ended, begun) WHERE ended IS NOT NULL;
 -- Minutes (unix) in which a session certainly did nothing: bit n is second n.
 CREATE TABLE held (
     minute INTEGER NOT NULL, session INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, session)

@@ -93,7 +93,7 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
     connection.executemany(_GO_ON, going_on)
     others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
     if others:
-        connection.executemany(_insert("usage", 12), others)
+        connection.executemany(_insert("usage", 13), others)
     _write_held(connection, journal)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.dialects.catalogue import dialects, known
@@ -46,6 +46,9 @@ from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings
 from gpuledger.workloads.slurm.settings import SlurmSettings
 
+if TYPE_CHECKING:
+    from gpuledger.outputs.web_config.web import Web
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -77,6 +80,7 @@ class Assembly:
 
     parts: Parts
     listeners: tuple[tuple[Address, Routes], ...]
+    web: Web | None = None
 
 
 def map_settings(values: Mapping[str, Any]) -> MapSettings:
@@ -161,10 +165,11 @@ def read_once(values: Mapping[str, Any]) -> Snapshot | None:
 def assemble_node(values: Mapping[str, Any]) -> Assembly:
     """Everything of a serving node out of parsed values by key (`config.assemble`).
 
-    Raises as `assemble_parts` does.
+    Raises as `assemble_parts` does, and UsageError for a web config that cannot be used.
     """
     every = vocabularies(values)
     http = build(HttpSettings, values)
+    web = _open_web(http.web_config) if http.web_config else None
     default = known(build(DialectSettings, values).dialect, every)
     listed = [
         (listen.address, known(listen.dialects, every) if listen.dialects else default)
@@ -178,4 +183,11 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     listeners = tuple(
         (address, Routes({**common, **pages.routes(http.metrics_path, names)})) for address, names in listed
     )
-    return Assembly(parts, listeners)
+    return Assembly(parts, listeners, web)
+
+
+def _open_web(file: str) -> Web:
+    # Who has no web config does not pay for it.
+    from gpuledger.outputs.web_config.web import Web
+
+    return Web(Path(file), SystemClock())

@@ -72,3 +72,11 @@ class HttpSettings:
         "path of the metrics page; /metrics/<dialect> stays where it is",
         metavar="PATH",
     )
+    web_config: str = setting(
+        "web.config.file",
+        text,
+        "",
+        "TLS, client certificates, basic auth and a rate limit, as exporter-toolkit's file says",
+        flags=("--web.config.file", "--web-config-file", "--web.config-file"),
+        metavar="FILE",
+    )

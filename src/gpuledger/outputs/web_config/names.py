@@ -1,4 +1,4 @@
-"""Go's names of cipher suites and curves, which a web config file uses, and what OpenSSL and TLS call them."""
+"""Go's names of cipher suites and curves, as a web config file has them, and OpenSSL's for the same."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _ABSENT = ("", "~", "null")
 
 
 class Node:
-    """One value of the file. Scalars are the text as written: what `yes` or `0755` mean is the key's affair."""
+    """One value of the file. Scalars are the text as written: what `yes` means is the key's affair."""
 
     def __init__(self, node: yaml.Node | None, file: Path, path: str = "") -> None:
         self._node = node
@@ -70,14 +70,18 @@ class Node:
             yield key.value, Node(value, self._file, self._below(key.value))
 
     def elements(self) -> list[Node]:
-        """A list's values, none of an absent one."""
+        """A list's values, none of an absent one. Raises UsageError for what is no list, or has gaps."""
         import yaml
 
         if self.absent:
             return []
         if not isinstance(self._node, yaml.SequenceNode):
             raise self.wrong("a list is wanted")
-        return [Node(value, self._file, f"{self._path}[{at}]") for at, value in enumerate(self._node.value)]
+        found = [Node(value, self._file, f"{self._path}[{at}]") for at, value in enumerate(self._node.value)]
+        for element in found:
+            if element.absent:
+                raise element.wrong("is empty")
+        return found
 
     def text(self) -> str:
         """A scalar as written, empty when absent."""
@@ -108,7 +112,7 @@ class Node:
 
 
 def read_nodes(file: Path) -> Node:
-    """The file's one document. Raises UsageError with one line for a file that cannot be read or is no YAML."""
+    """The file's one document. Raises UsageError for a file that cannot be read or is no YAML."""
     import yaml
 
     try:

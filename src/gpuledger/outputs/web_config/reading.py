@@ -6,7 +6,6 @@ from pathlib import Path
 from re import fullmatch
 from typing import Final
 
-from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, choice, duration, integer
 from gpuledger.outputs.web_config.model import ClientAuth, Pem, RateLimit, TlsConfig, WebConfig
 from gpuledger.outputs.web_config.names import CIPHERS, CURVES, HEADERS, TLS_1_3_CIPHERS, VERSIONS
@@ -21,8 +20,10 @@ _TLS_KEYS: Final = (
 # Go and exporter-toolkit took this word first, and files still have it.
 _OLD_WORDS: Final = {"RequireClientCert": ClientAuth.REQUIRE_ANY}
 
-# The cost is a power of two: 2^17 takes a current machine about ten seconds of a core for each new password.
-_LOWEST_COST, _HIGHEST_COST = 4, 17
+# The cost is a power of two: a check of 2^10 rounds takes 50 ms of a core, one of 2^18 some 15 s.
+_LOWEST_COST, _HIGHEST_COST = 4, 18
+# The 128 bits of the salt end within its 22nd character, of which only these four can be.
+_BCRYPT = r"\$2[abxy]\$([0-9]{2})\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}"
 
 
 def read_web_config(file: Path) -> WebConfig:
@@ -132,7 +133,7 @@ def _hash(name: str, node: Node) -> bytes:
     """A bcrypt hash; no message repeats it."""
     if not name or ":" in name:
         raise node.wrong("a user name without a colon is wanted: basic auth cannot send another")
-    match = fullmatch(r"\$2[abxy]\$([0-9]{2})\$[./A-Za-z0-9]{53}", node.text())
+    match = fullmatch(_BCRYPT, node.text())
     if match is None:
         raise node.wrong("a bcrypt hash ($2y$10$..., as `htpasswd -nBC 10 USER` prints it) is wanted")
     if not _LOWEST_COST <= int(match[1]) <= _HIGHEST_COST:
@@ -151,8 +152,3 @@ def _rate_limit(section: Node) -> RateLimit | None:
     if not burst:
         raise keys["burst"].wrong("a whole number of at least 1 is wanted, or no request is ever answered")
     return RateLimit(interval, burst)
-
-
-def no_web_config(file: Path) -> UsageError:
-    """The error for a path that is no file."""
-    return UsageError(f"--web.config.file: {file} is not there")

@@ -94,7 +94,7 @@ class Contexts:
     def _trouble(self, error: ssl.SSLError) -> str:
         config = self._config
         if error.reason == _MISMATCH:
-            return f"{config.key}: the private key is not that of {config.certificate}"
+            return f"{config.key}: the private key is not that of the certificate"
         reason = (error.reason or "not understood").lower().replace("_", " ")
         return f"{config.certificate}: certificate or key cannot be used: {reason}"
 

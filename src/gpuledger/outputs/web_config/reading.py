@@ -6,6 +6,7 @@ from pathlib import Path
 from re import fullmatch
 from typing import Final
 
+from gpuledger.model.errors import unknown
 from gpuledger.model.settings import boolean, choice, duration, integer
 from gpuledger.outputs.web_config.model import ClientAuth, Pem, RateLimit, TlsConfig, WebConfig
 from gpuledger.outputs.web_config.names import CIPHERS, CURVES, HEADERS, TLS_1_3_CIPHERS, VERSIONS
@@ -36,7 +37,7 @@ def read_web_config(file: Path) -> WebConfig:
     return WebConfig(
         tls=_tls(sections["tls_server_config"], file.parent),
         http2=http["http2"].parsed(boolean, None),
-        headers=tuple(_header(name, node) for name, node in _headers(http["headers"])),
+        headers=tuple(_header(name, node) for name, node in http["headers"].items() if not node.absent),
         users={name: _hash(name, node) for name, node in sections["basic_auth_users"].items()},
         rate_limit=_rate_limit(sections["rate_limit"]),
     )
@@ -109,18 +110,20 @@ def _check_client_auth(
 
 
 def _ciphers(node: Node) -> tuple[str, ...] | None:
-    known = choice(*CIPHERS, *TLS_1_3_CIPHERS)
-    names = [element.parsed(known, "") for element in node.elements()]
+    known = (*CIPHERS, *TLS_1_3_CIPHERS)
+    names = []
+    for element in node.elements():
+        names.append(element.text())
+        if names[-1] not in known:
+            raise element.wrong(str(unknown("cipher suite", names[-1], known)))
     if not names:
         return None
     return tuple(dict.fromkeys(CIPHERS[name] for name in names if name in CIPHERS))
 
 
-def _headers(section: Node) -> list[tuple[str, Node]]:
-    return [(name, node) for name, node in section.section(HEADERS).items() if not node.absent]
-
-
 def _header(name: str, node: Node) -> tuple[str, str]:
+    if name not in HEADERS:
+        raise node.wrong(f"this header cannot be set; valid: {', '.join(HEADERS)}")
     bound = HEADERS[name]
     value = node.parsed(choice(*bound), "") if bound else node.text()
     # What h11 would refuse to send: it would take every page with it.

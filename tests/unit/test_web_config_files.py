@@ -41,7 +41,9 @@ def test_a_bad_file_is_refused_with_one_line_of_file_key_and_what_is_wanted(exam
     assert str(caught.value) == expected.replace("FILE", str(file)).replace("FOLDER", str(file.parent))
 
 
-@pytest.mark.parametrize("content", ["basic_auth_users: {alice: hunter2, bob: }", "basic_auth_users: [hunter2"])
+@pytest.mark.parametrize(
+    "content", ["basic_auth_users: {alice: hunter2, bob: }", "basic_auth_users: [hunter2"]
+)
 def test_no_complaint_repeats_a_secret(content, tmp_path):
     file = tmp_path / "web.yml"
     file.write_text(content)

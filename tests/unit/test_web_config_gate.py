@@ -76,7 +76,9 @@ def test_health_is_for_everyone_and_costs_no_check(file):
     async def scenario(server):
         async with Client(server) as client:
             return [
-                (await client.ask(path, *offer)).status for path in HEALTH for offer in ((), (basic("x", "y"),))
+                (await client.ask(path, *offer)).status
+                for path in HEALTH
+                for offer in ((), (basic("x", "y"),))
             ]
 
     assert serve_under(file, scenario, passwords=Passwords(check), routes=routes()) == [200] * 6
@@ -178,7 +180,9 @@ def test_users_are_added_and_removed_without_a_restart(file):
             before = [(await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))]
             file.write_text(f"basic_auth_users: {{bob: {hash_of('b').decode()}}}")
             clock.now += 2
-            return before, [(await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))]
+            return before, [
+                (await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))
+            ]
 
     assert serve_under(file, scenario, clock=clock, passwords=Passwords(Check())) == ([200, 401], [401, 200])
 
@@ -195,7 +199,13 @@ def test_beyond_the_rate_limit_the_answer_is_429_until_time_has_passed_and_healt
             later = [(await client.ask("/hello")).status for _ in range(2)]
             clock.now += 100
             much_later = [(await client.ask("/hello")).status for _ in range(3)]
-            return [answer.status for answer in first], first[2].headers["retry-after"], health, later, much_later
+            return (
+                [answer.status for answer in first],
+                first[2].headers["retry-after"],
+                health,
+                later,
+                much_later,
+            )
 
     found = serve_under(file, scenario, clock=clock, routes=routes())
     assert found == ([200, 200, 429], "10", [200] * 3, [200, 429], [200, 200, 429])

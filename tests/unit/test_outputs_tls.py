@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import tracemalloc
+import weakref
 
 import pytest
 
 from certificates import RSA
 from gpuledger.outputs.limits import Limits
+from gpuledger.outputs.web_config.current import CurrentWebConfig
 from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, until
 from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
 
@@ -209,6 +212,20 @@ def test_a_clients_certificate_decides_as_the_type_says(
         ]
 
     assert serve_under(file, scenario) == [nothing, stranger, signed]
+
+
+def test_a_context_that_takes_anybody_ends_with_its_connection(file):
+    file.write_text(TLS.format(more=", client_auth_type: RequireAnyClientCert"))
+    contexts = CurrentWebConfig(file, FakeClock()).contexts
+    gc.disable()
+    try:
+        first, second = contexts.choose(frozenset()), contexts.choose(frozenset())
+        assert first is not second
+        gone = weakref.ref(first)
+        del first
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_certificate_that_expired_is_somebody_elses_problem_where_none_is_verified(file, certificates):

@@ -7,10 +7,15 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final
+
+try:
+    # hashlib's own, without the 3.6 MiB of OpenSSL that hashlib loads besides.
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
 
 _LOG = logging.getLogger(__name__)
 

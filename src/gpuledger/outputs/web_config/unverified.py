@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 from typing import Final
 
 from gpuledger.model.errors import UsageError
@@ -18,25 +19,24 @@ def trust_whoever_comes(context: ssl.SSLContext) -> None:
 
     Python has no way to ask for a certificate without verifying it. It does show handshake messages
     before OpenSSL acts on them, so the certificate that comes is made a trusted one of this very context.
-    Raises UsageError where this Python does not show them.
+    One made for servers alone (its extended key usage says so) is refused all the same. Raises UsageError
+    where this Python does not show the messages.
     """
     if not hasattr(context, "_msg_callback"):
         raise UsageError("client_auth_type: this Python verifies all client certificates or asks for none")
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
+    context._msg_callback = _look
 
-    def look(
-        _connection: object, direction: str, version: int, _content: object, message: int, data: bytes
-    ) -> None:
-        if direction == "read" and message == _CERTIFICATE:
-            shown = first_certificate(data, version)
-            if shown:
-                try:
-                    context.load_verify_locations(cadata=shown)
-                except ssl.SSLError:
-                    # No certificate at all: OpenSSL is about to refuse it.
-                    return
 
-    context._msg_callback = look
+# Not a closure over the context, which would then be a garbage cycle per connection.
+def _look(
+    connection: ssl.SSLObject, direction: str, version: int, _content: object, message: int, data: bytes
+) -> None:
+    shown = first_certificate(data, version) if direction == "read" and message == _CERTIFICATE else b""
+    if shown:
+        # What is no certificate at all OpenSSL is about to refuse.
+        with suppress(ssl.SSLError):
+            connection.context.load_verify_locations(cadata=shown)
 
 
 def first_certificate(message: bytes, version: int) -> bytes:

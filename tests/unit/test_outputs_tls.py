@@ -131,7 +131,7 @@ def test_a_handshake_that_does_not_end_is_closed_while_others_are_served(file, c
             served = await try_once(server, certificates.client_context())
             return served, await ended
 
-    assert serve_under(file, scenario, limits=Limits(request_seconds=0.2)) == (200, b"")
+    assert serve_under(file, scenario, limits=Limits(request_seconds=1.0)) == (200, b"")
 
 
 def test_a_client_that_stops_after_its_hello_is_closed_too(file):

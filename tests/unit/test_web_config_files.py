@@ -6,6 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuledger.model.errors import UsageError
 from gpuledger.outputs.web_config.current import CurrentWebConfig
@@ -50,6 +53,41 @@ def test_no_complaint_repeats_a_secret(content, tmp_path):
     with pytest.raises(UsageError) as caught:
         read_web_config(file)
     assert "hunter2" not in str(caught.value)
+
+
+WORDS = st.sampled_from(
+    [
+        *("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit", "headers", "http2"),
+        *(
+            "cert_file",
+            "key_file",
+            "cert",
+            "client_auth_type",
+            "min_version",
+            "cipher_suites",
+            "interval",
+            "burst",
+        ),
+        *("", "true", "~", "1", "-1s", "TLS12", "nan", "\0", "a\nb", "é" * 200, "X-Frame-Options"),
+    ]
+)
+ANYTHING = st.recursive(
+    WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(content=ANYTHING | st.text(max_size=60))
+def test_whatever_is_in_a_file_it_is_taken_or_refused_in_one_line(tmp_path_factory, content):
+    file = tmp_path_factory.getbasetemp() / "anything.yml"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content), encoding="utf-8")
+    try:
+        read_web_config(file)
+    except UsageError as error:
+        assert str(error).isprintable()
+        assert str(file) in str(error)
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):

@@ -14,6 +14,7 @@ from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.registry import Registry
 from gpuledger.outputs.routes import Routes
 
+# Makes the protocol for one more client of these routes.
 Speaker = Callable[[Registry, Routes], asyncio.BaseProtocol]
 
 
@@ -21,7 +22,7 @@ class HttpServer:
     """HTTP/1.1 on one or more addresses, each with routes of its own, in the running event loop.
 
     `grace` is how many seconds running answers get when the server stops. The limit on connections is for
-    all addresses together. `speaker` makes what talks to one client: a Connection, as it is or
+    all addresses together. `speaker` makes what talks to one client: a Connection as it is, or one
     behind a web config (`Web.speaker`).
     """
 

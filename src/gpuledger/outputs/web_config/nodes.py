@@ -108,7 +108,9 @@ class Node:
         return UsageError(f"{self.place}: {wanted}")
 
     def _below(self, key: str) -> str:
-        return f"{self._path}.{key}" if self._path else key
+        # A line break in it must not make two lines of a complaint.
+        shown = shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
+        return f"{self._path}.{shown}" if self._path else shown
 
 
 def read_nodes(file: Path) -> Node:

@@ -85,7 +85,11 @@ def _pem(keys: dict[str, Node], name: str, folder: Path) -> Pem | None:
         raise inline.wrong(f"is given together with {name}_file; one of them is wanted")
     if not inline.absent:
         return Pem(inline.place, None, inline.text())
-    return None if named.absent else Pem(named.place, folder / named.text())
+    if named.absent:
+        return None
+    if not named.text().isprintable():
+        raise named.wrong("a path is wanted")
+    return Pem(named.place, folder / named.text())
 
 
 def _client_auth(written: object) -> ClientAuth:

@@ -104,6 +104,22 @@ def test_a_client_that_does_not_take_its_answer_costs_one_piece_of_it(file, cert
     assert grown < len(BIG) / 2
 
 
+def test_requests_received_while_an_answer_waits_for_its_client_are_answered_after_it(file, certificates):
+    """Several records come with one read, and the answer to the first stops the reading of the rest."""
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context()) as client:
+            client.writer.transport.pause_reading()
+            for path in ("/big", "/big", "/hello", "/hello"):
+                await client.send(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+            async with TlsClient(server, certificates.client_context()) as other:
+                await other.ask("/hello")
+            client.writer.transport.resume_reading()
+            return [(await client.answer()).body for _ in range(4)]
+
+    assert serve_under(file, scenario) == [BIG, BIG, b"hello\n", b"hello\n"]
+
+
 def test_plain_http_is_told_to_use_https_in_one_line_and_closed(file):
     async def scenario(server):
         async with Client(server) as client:

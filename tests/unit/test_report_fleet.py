@@ -10,12 +10,12 @@ from fractions import Fraction
 import pytest
 
 from gpuledger.cli.report_table import table
-from gpuledger.ledger.report.fleet import Fleet
-from gpuledger.ledger.report.fleet_report import fleet_grouping, fleet_report
-from gpuledger.ledger.report.inventory import Inventory
-from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT, Ending, Range
+from gpuledger.ledger.report.fleet.fleet import Fleet
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT, Ending, Range
+from gpuledger.ledger.report.fleet.report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.scraped import ENERGY, Scrapes, Vector, node_of
 from gpuledger.ledger.report.report import Line, Period, Report
-from gpuledger.ledger.report.scraped import ENERGY, Scrapes, Vector, node_of
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
 from gpuledger.model.errors import UsageError

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.ledger.report.rises import Rise, Rises, rise
-from gpuledger.ledger.report.scraped import Window
+from gpuledger.ledger.report.fleet.rises import Rise, Rises, rise
+from gpuledger.ledger.report.fleet.scraped import Window
 
 HERE, THERE = ("job", "a:9400", "", ""), ("job", "b:9400", "", "")
 NAME = ("GPU-0", "process", "measured")

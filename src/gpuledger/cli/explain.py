@@ -14,12 +14,13 @@ from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.moments import HOUR, period
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
+from gpuledger.config.report import ExplainSettings
 from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, merged
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.evidence import explain
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build, choice, setting, text
+from gpuledger.model.settings import build
 
 _ABOUT = """\
 Why a bill is what it is: the intervals that make it, in order of time; with whom the GPU was shared, by which
@@ -38,24 +39,6 @@ Its sum is the row of `gpuledger report --by pod` over the same time, to the mil
 _KWH = 3_600_000_000
 # Less than this is told in joules.
 _SMALL = _KWH // 10
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainSettings:
-    """Over which time, and in which shape."""
-
-    since: str = setting(
-        "explain.since",
-        text,
-        "",
-        "from when, as in report (default: as far as the books go back)",
-        flags=("--since",),
-        metavar="WHEN",
-    )
-    until: str = setting("explain.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
-    format: str = setting(
-        "explain.format", choice("text", "json"), "text", "text or json", flags=("--format",), metavar="FORM"
-    )
 
 
 GROUPS: dict[str, type] = {"the explanation": ExplainSettings, "the books": StoreSettings}

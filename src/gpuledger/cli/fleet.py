@@ -15,13 +15,13 @@ from itertools import pairwise
 from statistics import median
 
 from gpuledger.cli.promql import Labels, Prometheus
-from gpuledger.ledger.report.fleet import Fleet, margin
-from gpuledger.ledger.report.fleet_report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.fleet import Fleet, margin
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT, Answers, Ending, Range
+from gpuledger.ledger.report.fleet.report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.scraped import Target, target_of
 from gpuledger.ledger.report.grouping import LABEL
-from gpuledger.ledger.report.inventory import Inventory
-from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT, Answers, Ending, Range
 from gpuledger.ledger.report.report import Period, Report
-from gpuledger.ledger.report.scraped import Target, target_of
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.model.errors import GpuledgerError, UsageError
 

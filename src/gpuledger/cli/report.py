@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from os import environ
 from typing import Any
@@ -21,10 +20,10 @@ from gpuledger.cli.promql import Prometheus
 from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
+from gpuledger.config.report import ReportSettings
 from gpuledger.ledger.energy.slices import share_of
-from gpuledger.ledger.report.fleet_report import NODE
 from gpuledger.ledger.report.focus import as_focus
-from gpuledger.ledger.report.grouping import GROUPINGS, grouping
+from gpuledger.ledger.report.grouping import NODE, grouping
 from gpuledger.ledger.report.report import Period, Report, report
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
@@ -32,7 +31,7 @@ from gpuledger.ledger.report.tally import Tally
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.history import History
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build, choice, integer, setting, text
+from gpuledger.model.settings import build
 
 _ABOUT = """\
 Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps on this
@@ -63,45 +62,6 @@ without a GPU:
 
 who disputes a row asks `gpuledger explain`.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSettings:
-    """Which report, and in which shape."""
-
-    by: str = setting(
-        "report.by",
-        text,
-        "owner",
-        f"a row for each: {', '.join(GROUPINGS)} or label:NAME; with --prometheus {NODE} too, and no command",
-        flags=("--by",),
-        metavar="WORD",
-    )
-    since: str = setting(
-        "report.since",
-        text,
-        "7d",
-        "from when: a time ago (36h, 7d), a date, a date and time, today, yesterday, month",
-        flags=("--since",),
-        metavar="WHEN",
-    )
-    until: str = setting("report.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
-    top: int = setting(
-        "report.top",
-        integer(0, 1_000_000),
-        20,
-        "the table shows so many rows, the rest as one; 0 shows all",
-        flags=("--top",),
-        metavar="N",
-    )
-    format: str = setting(
-        "report.format",
-        choice("table", "csv", "json", "focus"),
-        "table",
-        "table, csv, json, or focus (CSV of the FinOps Open Cost and Usage Specification)",
-        flags=("--format",),
-        metavar="FORM",
-    )
 
 
 GROUPS: dict[str, type] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import environ
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.cli.control import Control
@@ -53,6 +53,9 @@ from gpuledger.workloads.open import Machine, MapSettings, open_maps
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
 from gpuledger.workloads.slurm.settings import SlurmSettings
+
+if TYPE_CHECKING:
+    from gpuledger.outputs.web_config.web import Web
 
 log = logging.getLogger("gpuledger.dcgm")
 
@@ -146,6 +149,7 @@ class Assembly:
 
     parts: Parts
     listeners: Listeners
+    web: Web | None = None
 
 
 def map_settings(values: Mapping[str, Any]) -> MapSettings:
@@ -249,11 +253,13 @@ def read_once(values: Mapping[str, Any]) -> Snapshot | None:
 def assemble_node(values: Mapping[str, Any]) -> Assembly:
     """Everything of a serving node out of parsed values by key (`config.assemble`).
 
-    Raises as `assemble_parts` does.
+    Raises as `assemble_parts` does, and UsageError for a web config that cannot be used.
     """
+    http = build(HttpSettings, values)
+    web = _open_web(http.web_config) if http.web_config else None
     every = vocabularies(values)
     parts = assemble_parts(values, every, told_unasked(values, every))
-    return Assembly(parts, listeners_of(values, every, parts.pages, parts))
+    return Assembly(parts, listeners_of(values, every, parts.pages, parts), web)
 
 
 def told_unasked(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> frozenset[str]:
@@ -291,3 +297,10 @@ def _listed(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> list[tup
         (listen.address, known(listen.dialects, dict(every)) if listen.dialects else default)
         for listen in build(HttpSettings, values).listen_address
     ]
+
+
+def _open_web(file: str) -> Web:
+    # Who has no web config does not pay for it.
+    from gpuledger.outputs.web_config.web import Web
+
+    return Web(Path(file), SystemClock())

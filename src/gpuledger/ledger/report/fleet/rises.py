@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.ledger.report.scraped import Name, Target, Window, Windows
+from gpuledger.ledger.report.fleet.scraped import Name, Target, Window, Windows
 
 # Prometheus's extrapolation threshold, as a multiple of the mean distance of samples, at both ends.
 _STRETCH = 2 * 1.1

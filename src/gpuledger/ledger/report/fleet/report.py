@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
-from gpuledger.ledger.report.fleet import Doubts, Fleet, Told, margin
-from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key, grouping
-from gpuledger.ledger.report.inventory import Pod
+from gpuledger.ledger.report.fleet.fleet import Doubts, Fleet, Told, margin
+from gpuledger.ledger.report.fleet.inventory import Pod
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT
+from gpuledger.ledger.report.fleet.rises import Rise
+from gpuledger.ledger.report.fleet.scraped import Name
+from gpuledger.ledger.report.grouping import NODE, Grouping, Key, gpu_key, grouping
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT
 from gpuledger.ledger.report.report import PROCESS, GpuLine, Line, Period, Report, together
-from gpuledger.ledger.report.rises import Rise
-from gpuledger.ledger.report.scraped import Name
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.report.tally import IDLE, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.errors import UsageError
 from gpuledger.model.workload import Workload
 
-NODE = "node"
 UNSEEN = "unseen"
 _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN)
 

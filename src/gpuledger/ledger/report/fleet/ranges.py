@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.ledger.report.scraped import Labels, Vector
+from gpuledger.ledger.report.fleet.scraped import Labels, Vector
 
 RESIDENT, HELD, ALLOCATED = "resident", "held", "allocated"
 SECONDS = (RESIDENT, HELD, ALLOCATED)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from dataclasses import replace
 from threading import Event
 
 import pytest
 
 from gpuledger.outputs.limits import Limits
+from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.web_config.gate import credentials
 from gpuledger.outputs.web_config.passwords import Passwords
 from unit.outputs_support import GET_HELLO, Client, FakeClock, some_routes, until
@@ -32,10 +34,12 @@ def file(tmp_path):
 
 
 def routes():
-    made = some_routes()
-    for path in HEALTH:
-        made._exact[path] = made._exact["/hello"]
-    return made
+    hello = some_routes()
+
+    def say(request):
+        return hello.respond(replace(request, path="/hello"))
+
+    return Routes(dict.fromkeys(("/hello", *HEALTH), say))
 
 
 def test_without_a_password_a_wrong_one_or_another_scheme_the_answer_is_401_and_a_challenge(file):

@@ -80,6 +80,6 @@ class HttpSettings:
         text,
         "",
         "TLS, client certificates, basic auth and a rate limit, as exporter-toolkit's file says",
-        flags=("--web.config.file", "--web-config-file", "--web.config-file"),
+        flags=("--web.config.file", "--web.config-file"),
         metavar="FILE",
     )

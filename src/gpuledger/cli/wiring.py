@@ -17,7 +17,7 @@ from gpuledger.cli.profiling import Profiling, open_profiling
 from gpuledger.config.dcgm import dcgm_settings, read_collectors
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
@@ -174,7 +174,8 @@ def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
     for warning in collectors.warnings:
         log.warning("%s", warning)
     node = node_name(settings.node_name, environ, gethostname())
-    return dialects(settings, __version__, DcgmDialect(dcgm, collectors, node))
+    smi = build(SmiDialectSettings, values)
+    return dialects(settings, __version__, DcgmDialect(dcgm, collectors, node), smi)
 
 
 def assemble_parts(

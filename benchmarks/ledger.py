@@ -158,7 +158,7 @@ def add_a_year(folder: Path) -> None:
         books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 12)})", spans)
         books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
         books.executemany(f"INSERT INTO sessions VALUES ({marks})", sessions)
-        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 13)})", usage)
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage)
         books.commit()
 
 

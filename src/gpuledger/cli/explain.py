@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from os import environ
 
-from gpuledger.cli.books import is_made_up, now_in, open_history
+from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.moments import HOUR, period
 from gpuledger.config.assemble import assemble
@@ -53,14 +53,9 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("explain wants one WHO: a pod, a process id or a job; see gpuledger explain --help")
     values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
     settings = build(ExplainSettings, values)
-    history = open_history(values)
-    try:
+    with open_history(values) as history:
         since, until = period(settings.since or "1970-01-02", settings.until, now_in(history))
-        if is_made_up(history):
-            sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
         found = explain(history, given.words[0], since // HOUR, until // HOUR)
-    finally:
-        history.close()
     sys.stdout.write(as_json(found) if settings.format == "json" else as_text(found))
     return 0
 
@@ -73,7 +68,7 @@ def as_json(found: Explanation) -> str:
         "millijoules": found.millijoules,
         "low_millijoules": found.measured,
         "high_millijoules": found.high,
-        "millijoules_without_detail": found.lost,
+        "millijoules_without_detail": found.lost.millijoules,
         "sessions": [_session(one) for one in found.sessions],
         "intervals": [_interval(one) for one in found.intervals],
     }
@@ -108,10 +103,9 @@ def as_text(found: Explanation) -> str:
         if one.why not in clues:
             clues.append(one.why)
         lines += [_interval_text(one, unit, clues.index(one.why) + 1)]
-    if found.lost:
-        lines.append(
-            f"  {unit.text(found.lost)} are older than store.detail: the hours of its owner have them"
-        )
+    if found.lost.millijoules:
+        without = unit.text(found.lost.millijoules)
+        lines.append(f"  {without} are older than store.detail: the hours of its owner have them")
     lines += ["", *(f"({number}) {clue}" for number, clue in enumerate(clues, 1))]
     sums = " + ".join(_by_method(found, unit)) or unit.text(0)
     lines += ["", f"{sums} = {unit.text(found.millijoules)}", ""]
@@ -141,8 +135,8 @@ def _by_method(found: Explanation, unit: _Unit) -> list[str]:
     methods: dict[str, int] = {}
     for one in found.intervals:
         methods[one.method] = methods.get(one.method, 0) + one.millijoules
-    if found.lost:
-        methods["without detail"] = found.lost
+    if found.lost.millijoules:
+        methods["without detail"] = found.lost.millijoules
     return [f"{unit.text(told)} {method}" for method, told in sorted(methods.items())]
 
 

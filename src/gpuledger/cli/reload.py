@@ -131,7 +131,9 @@ class Reloader:
                 parts.ledger.adopt(build(LedgerSettings, values))
                 if parts.store is not None:
                     parts.store.limit(limits_of(build(StoreSettings, values)))
-                parts.source, parts.maps, parts.pages = source or parts.source, maps or before, pages
+                parts.source, parts.pages = source or parts.source, pages
+                # Without any in it, Maps are empty, not none.
+                parts.maps = before if maps is None else maps
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
                     routes.become(now)
         except BaseException:
@@ -149,7 +151,6 @@ class Reloader:
         return Refit(
             source=source,
             name=None if maps is None else self._parts.ground.naming(maps),
-            maps=None if maps is None else maps.health,
             interval=None if interval == build(NodeSettings, self._values).interval else interval,
         )
 

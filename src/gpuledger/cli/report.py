@@ -6,12 +6,11 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from os import environ
 from typing import Any
 
-from gpuledger.cli.books import is_made_up, now_in, open_history
+from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.fleet import from_prometheus
 from gpuledger.cli.main import no_words
@@ -21,15 +20,13 @@ from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ReportSettings
-from gpuledger.ledger.energy.slices import share_of
 from gpuledger.ledger.report.focus import as_focus
-from gpuledger.ledger.report.grouping import NODE, grouping
-from gpuledger.ledger.report.report import Period, Report, report
+from gpuledger.ledger.report.grouping import NODE
+from gpuledger.ledger.report.report import Report
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
-from gpuledger.ledger.report.tally import Tally
 from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.billing import report_of
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build
 
@@ -110,39 +107,12 @@ def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
     """The report out of this machine's books. Raises GpuledgerError."""
     if settings.by == NODE:
         raise UsageError("--by node wants --prometheus: books are of one node")
-    history = open_history(values)
-    try:
-        between = period(settings.since, settings.until, now_in(history))
-        if is_made_up(history):
-            sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
-        with Progress() as progress:
-            return read(history, settings.by, build(Prices, values), between, progress.show)
-    finally:
-        history.close()
-
-
-def read(
-    history: History,
-    by: str,
-    prices: Prices,
-    between: tuple[int, int],
-    progress: Callable[[str, float], None] | None = None,
-) -> Report:
-    """The report of these unix seconds, at full hours. What lies before the first hour is not looked for."""
-    by_whom = grouping(by, history.devices)
-    shares = {uuid: share_of(device) for uuid, device in history.devices.items()}
-    tally = Tally(by_whom, lambda uuid: shares.get(uuid, Fraction(1)))
-    since, until = (unix // HOUR for unix in between)
-    last = int(history.last // HOUR) + 1
-    first = history.first_hour
-    begin = last if first is None else first
-    hours = (max(since, begin), min(until, last))
-    for energy in history.energy(*hours, progress):
-        tally.add_energy(energy)
-    for times in history.times(*hours, tally.settle, progress):
-        tally.add_times(times)
-    tally.finish()
-    return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
+    with open_history(values) as history, Progress() as progress:
+        since, until = period(settings.since, settings.until, now_in(history))
+        if settings.until == "now":
+            # The clock may have been set back: what was booked before is not of tomorrow.
+            until = max(until, history.end_hour * HOUR)
+        return report_of(history, settings.by, build(Prices, values), (since, until), progress.show)
 
 
 def written(found: Report, settings: ReportSettings, account: str) -> str:

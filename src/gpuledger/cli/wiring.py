@@ -121,6 +121,11 @@ class Parts:
         """The node's own."""
         return self.ground.clock
 
+    def map_health(self) -> tuple[MapHealth, ...]:
+        """Of the present maps, and of whoever else is asked beside the tick."""
+        other = () if self.profiling is None else (self.profiling.health,)
+        return (*self.maps.health(), *other)
+
     def start(self) -> None:
         """Begin to look: who owns what, then who runs."""
         self.maps.start()
@@ -214,7 +219,7 @@ def assemble_parts(
         published()
 
     def health() -> tuple[MapHealth, ...]:
-        return maps.health() if profiling is None else (*maps.health(), profiling.health)
+        return parts.map_health()
 
     ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(

@@ -68,33 +68,45 @@ class SessionLine(NamedTuple):
     high: int
 
 
+class Lost(NamedTuple):
+    """Millijoules without detail: all, the part that was measured, and the most that it can have been."""
+
+    millijoules: int = 0
+    measured: int = 0
+    high: int = 0
+
+
+NOTHING_LOST = Lost()
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything of one owner or process, in order of time.
 
-    `lost` are millijoules of its Sessions of which neither intervals nor hours of its own are kept any more:
-    those of one process, when only the hours of all of its kind are.
+    `lost` is what its Sessions have and no interval or hour of its own has any more: that of one process,
+    when only the hours of all of its kind are kept.
     """
 
     who: str
     intervals: Sequence[Interval]
     sessions: Sequence[SessionLine] = ()
-    lost: int = 0
+    lost: Lost = NOTHING_LOST
 
     @property
     def millijoules(self) -> int:
         """The bill."""
-        return sum(one.millijoules for one in self.intervals) + self.lost
+        return sum(one.millijoules for one in self.intervals) + self.lost.millijoules
 
     @property
     def measured(self) -> int:
         """The least that it can be."""
-        return sum(one.millijoules for one in self.intervals if one.method == MEASURED)
+        kept = sum(one.millijoules for one in self.intervals if one.method == MEASURED)
+        return kept + self.lost.measured
 
     @property
     def high(self) -> int:
         """The most that it can be."""
-        return sum(one.high for one in self.intervals) + self.lost
+        return sum(one.high for one in self.intervals) + self.lost.high
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.report.tally import Energy, Times
 from gpuledger.ledger.seconds import HOUR, MINUTE, seconds_within, unpack
-from gpuledger.ledger.store.fold import SESSIONS_OF, microseconds, session_party, times_from
+from gpuledger.ledger.store.fold import (
+    SESSIONS_OF,
+    microseconds,
+    session_party,
+    stays_of,
+    times_from,
+)
 from gpuledger.ledger.store.rows import devices_of, workload_of
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
 from gpuledger.model.devices import Device
@@ -65,6 +71,21 @@ class History:
     def close(self) -> None:
         """Let go of the file."""
         self.connection.close()
+
+    @property
+    def end_hour(self) -> int:
+        """The unix hour after the last one that something is known of, however the clock was set since."""
+        hours = self.connection.execute(
+            "SELECT max(hour) FROM (SELECT max(hour) AS hour FROM spans UNION ALL SELECT max(hour) FROM hours"
+            " UNION ALL SELECT max(hour) FROM hour_times)"
+        ).fetchone()[0]
+        return max(int(self.last // HOUR), -1 if hours is None else hours) + 1
+
+    @property
+    def first_detail(self) -> int | None:
+        """The first unix hour of which there are spans."""
+        hour: int | None = self.connection.execute("SELECT min(hour) FROM spans").fetchone()[0]
+        return hour
 
     @property
     def first_hour(self) -> int | None:
@@ -130,13 +151,16 @@ class History:
     def _detailed_times(self, since: int, until: int, *, carried: bool) -> Iterator[Times]:
         begins, ends = since * HOUR, until * HOUR
         held = self._minutes("held", "session", since, until)
-        for *row, last_seen in self.connection.execute(SESSIONS_OF, (begins, ends, ends, begins)):
-            first_seen = row[30]
-            if first_seen < begins and last_seen <= begins:
-                continue
+        found = self.connection.execute(SESSIONS_OF, {"since": begins, "until": ends})
+        for *row, last_seen, stay, stays in found:
             whose = session_party(row)
-            new = carried or first_seen >= begins
-            for hour, bits in _hours(first_seen, last_seen, since, until):
+            times: dict[int, int] = {}
+            for begun, ended in stays_of(self.connection, row[0], (stay, last_seen), stays):
+                for hour, bits in _hours(begun, ended, since, until):
+                    times[hour] = times.get(hour, 0) | bits
+            # One that was there in an hour before was counted in it.
+            new = begins <= row[30] < ends or (carried and bool(times))
+            for hour, bits in times.items():
                 idle = held.get((hour, row[0]), 0)
                 yield Times(hour, whose, bits, idle, bits & ~idle, 0, int(new))
                 new = False

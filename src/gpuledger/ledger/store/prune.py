@@ -56,12 +56,13 @@ class Pruned:
 
 def prune(connection: Connection, unix: float, limits: Limits) -> Pruned:
     """One step, in a transaction of its own. Raises sqlite3.Error."""
-    # The books' own bytes: pages that were freed are used again before the file grows.
-    for_size = used_bytes(connection) > limits.max_size
+    # The books' own bytes: pages that were freed are used again before the file grows. While the clock is not
+    # trusted nothing goes, for whatever reason.
+    for_size = isfinite(limits.hours) and used_bytes(connection) > limits.max_size
     connection.execute("BEGIN IMMEDIATE")
     try:
         folded = _fold(connection, unix, limits.detail)
-        deleted = _delete(connection, unix - limits.hours)
+        deleted = _delete(connection, unix - limits.hours, sessions=not folded)
         if for_size and not folded and not deleted:
             deleted = _delete_oldest(connection, unix)
         if isfinite(limits.hours):
@@ -95,12 +96,16 @@ def _fold(connection: Connection, unix: float, detail: float) -> bool:
     return fold_spans(connection, before, _FOLDS) > 0 or fold_times(connection, before)
 
 
-def _delete(connection: Connection, before: float) -> int:
-    """History that ended before this time, at most a step of each kind; answers how many rows of it."""
+def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
+    """History that ended before this time, at most a step of each kind; answers how many rows of it.
+
+    `sessions` go only when no span has shares of theirs any more.
+    """
     if not isfinite(before):
         return 0
     hour = int(before // HOUR)
-    return _delete_hours(connection, hour) + _delete_sessions(connection, before)
+    deleted = _delete_hours(connection, hour)
+    return deleted + _delete_sessions(connection, before) if sessions else deleted
 
 
 def _delete_hours(connection: Connection, before: int) -> int:
@@ -117,6 +122,7 @@ def _delete_hours(connection: Connection, before: int) -> int:
 
 def _delete_sessions(connection: Connection, before: float) -> int:
     which = (before, _STEP)
+    connection.execute(f"DELETE FROM stays WHERE session IN ({_OLD_SESSIONS})", which)
     connection.execute(f"DELETE FROM sessions WHERE number IN ({_OLD_SESSIONS})", which)
     return int(connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount)
 

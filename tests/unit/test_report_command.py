@@ -17,7 +17,7 @@ from builders import FakeClock, gpu, instance, process
 from gpuledger.cli.main import main
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.store.schema import MIGRATIONS
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import Allocation, Workload
 from report_helpers import folded
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
@@ -106,7 +106,7 @@ def test_explain_says_with_whom_and_why(books: Path, capsys: pytest.CaptureFixtu
     assert "measured" in text
     assert "with web/chat-0" in text
     assert "alone on the whole GPU, so the counter is its own" in text
-    assert "shared: split by engine time, the idle power equally" in text
+    assert "shared: split by engine time, and the idle power, where it is known, equally" in text
 
 
 @pytest.mark.parametrize("word", ["11", "pid:11", "pod:train-0", "pod:ml/train-0"])
@@ -323,3 +323,67 @@ def test_a_damaged_file_is_one_line(books: Path, capsys: pytest.CaptureFixture[s
     content[4096:] = b"\xff" * (len(content) - 4096)
     file.write_bytes(content)
     assert "is damaged" in fails(capsys, "report", "--state-dir", str(books), *ALL)
+
+
+def test_a_pod_that_only_holds_a_gpu_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path)
+    holder = Allocation(A, Workload("pod", "notebooks", "jupyter", "main"))
+    for minute in range(61):
+        run.tick({A: minute * 1000 * J}, [], seconds=60.0, allocations=(holder,))
+    run.store.close()
+    text = told(capsys, "explain", "notebooks/jupyter", "--state-dir", str(tmp_path))
+    assert "in its hands: GPU 0 GPU-0" in text
+    assert "nothing of it ran there for 1.00 h" in text
+    (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod") if row["pod"])
+    assert (float(row["held_gpu_hours"]), float(row["gpu_hours"]), row["millijoules"]) == (1.0, 0.0, "0")
+
+
+def test_a_name_of_several_namespaces_must_be_said_with_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(tmp_path)
+    people = [
+        process(card, 1, workload=Workload("pod", space, "same", "main"))
+        for card, space in ((A, "blue"), (B, "red"))
+    ]
+    for minute in range(5):
+        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, people, seconds=60.0)
+    run.store.close()
+    here = ("--state-dir", str(tmp_path))
+    assert "say pod:blue/same or pod:red/same" in fails(capsys, "explain", "same", *here)
+    assert told(capsys, "explain", "pod:red/same", *here).startswith("pod red/same:")
+
+
+def test_books_whose_rows_do_not_meet_their_totals_say_so(
+    books: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ("report", "--state-dir", str(books), *ALL)
+    assert "DO NOT MEET" not in told(capsys, *whole)
+    with closing(sqlite3.connect(books / "gpuledger.db")) as file:
+        file.execute("UPDATE shares SET millijoules = millijoules + 1000")
+        file.commit()
+    assert "THE BOOKS DO NOT MEET: GPU-0 has -" in told(capsys, *whole)
+    assert main([*whole, "--format", "csv"]) == 0
+    assert "DO NOT MEET" in capsys.readouterr().err
+
+
+def test_a_name_makes_no_lines_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = Workload("pod", "ml", "evil\n total  999\x1b[2J", "main")
+    run = Run(tmp_path)
+    for minute in range(5):
+        run.tick({A: minute * 1000 * J}, [process(A, 1, workload=evil)], seconds=60.0)
+    run.store.close()
+    text = told(capsys, "report", "--state-dir", str(tmp_path), *ALL, "--by", "pod")
+    assert "evil\\n total  999\\x1b[2J" in text
+    assert "\x1b" not in text
+
+
+def test_defaults_in_the_help_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for default in (
+        "(default: 7d) [store.detail",
+        "(default: 400d) [store.hours",
+        "(default: 1GiB) [store.max_size",
+    ):
+        assert default in text

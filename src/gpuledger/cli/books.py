@@ -46,7 +46,7 @@ def open_history(values: Mapping[str, Any]) -> Iterator[History]:
             yield history
         finally:
             history.close()
-    except (sqlite3.Error, ValueError) as error:
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise GpuledgerError(
             f"{file} is damaged ({type(error).__name__}: {error}): `gpuledger serve` sets it aside when it "
             "finds that; a copy may be readable by `sqlite3 FILE .recover`"

@@ -12,10 +12,11 @@ from os import environ
 from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.report_table import printable
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ExplainSettings
-from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, merged
+from gpuledger.ledger.report.explain import Explanation, HandoverLine, Interval, SessionLine, merged
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.evidence import explain
@@ -70,6 +71,9 @@ def as_json(found: Explanation) -> str:
         "high_millijoules": found.high,
         "millijoules_without_detail": found.lost.millijoules,
         "sessions": [_session(one) for one in found.sessions],
+        "handovers": [
+            {**one._asdict(), "begins": iso(one.begins), "ends": iso(one.ends)} for one in found.handovers
+        ],
         "intervals": [_interval(one) for one in found.intervals],
     }
     return json.dumps(told, indent=2) + "\n"
@@ -89,11 +93,12 @@ def as_text(found: Explanation) -> str:
     """For a person: the bill, the Sessions, then the intervals that make it."""
     unit = _Unit(found.millijoules)
     lines = [
-        f"{found.who}: {unit.text(found.millijoules)}, of which {unit.text(found.measured)} measured; "
-        f"at most {unit.text(found.high)}",
+        f"{printable(found.who)}: {unit.text(found.millijoules)}, of which "
+        f"{unit.text(found.measured)} measured; at most {unit.text(found.high)}",
         "",
-        "sessions:",
+        "sessions, each over its whole life:",
         *(_session_text(one, unit) for one in found.sessions),
+        *(_handover_text(one) for one in found.handovers),
         "",
         f"intervals, and what of the GPU's {unit.name} is its own:",
     ]
@@ -142,20 +147,27 @@ def _by_method(found: Explanation, unit: _Unit) -> list[str]:
 
 def _session_text(one: SessionLine, unit: _Unit) -> str:
     where = f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
-    end = "still there" if not one.ended else "" if one.exit_seen else "gone when next looked"
+    end = "open" if not one.ended else "" if one.exit_seen else "gone when next looked"
     held = f", {one.held_seconds / 3600:.2f} h of it idle" if one.held_seconds else ""
     booked = one.measured + one.apportioned
+    when = f"{_time(one.first_seen)} to {_time(one.last_seen)}"
     return (
-        f"  pid {one.pid} {one.command or '?'} on {where}, {_time(one.first_seen)} to {_time(one.last_seen)}"
+        f"  pid {one.pid} {printable(one.command) or '?'} on {where}, {when}"
         f"{held}: {unit.text(booked)}{'; ' + end if end else ''}"
     )
+
+
+def _handover_text(one: HandoverLine) -> str:
+    where = f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
+    unused = f"; nothing of it ran there for {one.unused / 3600:.2f} h" if one.unused else ""
+    return f"  in its hands: {where}, {_time(one.begins)} to {_time(one.ends)}{unused}"
 
 
 def _interval_text(one: Interval, unit: _Unit, clue: int) -> str:
     gpu = one.gpu.split(" ")[0] + (f" {one.instance}" if one.instance else "")
     when = f"{_time(one.begins)} to {_time(one.ends)}" if one.exact else f"within {_time(one.begins)} + 1 h"
     share = f"{unit.number(one.millijoules):>14} of {unit.number(one.gpu_millijoules):>14}"
-    names = ", ".join(f"{name} {unit.number(told)}" for name, told in one.others)
+    names = ", ".join(f"{printable(name)} {unit.number(told)}" for name, told in one.others)
     own = [("idle", one.idle), ("unattributed", one.unattributed)]
     rest = ", ".join(f"{account} {unit.number(told)}" for account, told in own if told)
     shared = "; ".join(part for part in (names and f"with {names}", rest) if part)

@@ -112,7 +112,11 @@ def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
         if settings.until == "now":
             # The clock may have been set back: what was booked before is not of tomorrow.
             until = max(until, history.end_hour * HOUR)
-        return report_of(history, settings.by, build(Prices, values), (since, until), progress.show)
+        found = report_of(history, settings.by, build(Prices, values), (since, until), progress.show)
+    if settings.format != "table":
+        for note in found.notes:
+            sys.stderr.write(f"{note}\n")
+    return found
 
 
 def written(found: Report, settings: ReportSettings, account: str) -> str:

@@ -68,6 +68,16 @@ class SessionLine(NamedTuple):
     high: int
 
 
+class HandoverLine(NamedTuple):
+    """A Device in its hands, in detail as long as that is kept. Unix seconds, and seconds unused."""
+
+    gpu: str
+    instance: str
+    begins: float
+    ends: float
+    unused: int
+
+
 class Lost(NamedTuple):
     """Millijoules without detail: all, the part that was measured, and the most that it can have been."""
 
@@ -91,6 +101,7 @@ class Explanation:
     intervals: Sequence[Interval]
     sessions: Sequence[SessionLine] = ()
     lost: Lost = NOTHING_LOST
+    handovers: Sequence[HandoverLine] = ()
 
     @property
     def millijoules(self) -> int:
@@ -164,7 +175,7 @@ def _why(one: Interval) -> str:
     if one.method == ACTIVITY and one.instance:
         return "MIG: split by the instances' activity, within an instance by time"
     if one.method == ACTIVITY and one.others:
-        return "shared: split by engine time, the idle power equally"
+        return "shared: split by engine time, and the idle power, where it is known, equally"
     if one.method == ACTIVITY:
         return "it came or went within the interval, or somebody unlisted was at work"
     return "the books could not be written for long: whose it was is not kept"

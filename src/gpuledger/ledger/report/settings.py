@@ -11,6 +11,9 @@ from fractions import Fraction
 
 from gpuledger.model.settings import duration, setting, text
 
+# Of no currency does a kilowatt-hour cost so much.
+_MOST = Decimal(10**9)
+
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
 
@@ -23,7 +26,7 @@ def _decimal(lowest: str, wanted: str) -> Callable[[object], Decimal | None]:
             found = Decimal(str(value).strip())
         except InvalidOperation:
             raise ValueError(wanted) from None
-        if isinstance(value, bool) or not found.is_finite() or found < Decimal(lowest):
+        if isinstance(value, bool) or not found.is_finite() or not Decimal(lowest) <= found < _MOST:
             raise ValueError(wanted)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 from gpuledger.ledger.energy.slices import share_of
@@ -36,4 +37,13 @@ def report_of(
     for times in history.times(*hours, tally.settle, progress):
         tally.add_times(times)
     tally.finish()
-    return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
+    period = Period(*between, begin * HOUR, history.last)
+    found = report(tally, by_whom, prices, history.devices, period)
+    if not period.whole:
+        return found
+    missing = history.missing({uuid: gpu.millijoules for uuid, gpu in tally.gpus.items()})
+    notes = [
+        f"THE BOOKS DO NOT MEET: {uuid} has {millijoules / 1000:+.3f} J in its total that no row has."
+        for uuid, millijoules in missing.items()
+    ]
+    return replace(found, notes=notes) if notes else found

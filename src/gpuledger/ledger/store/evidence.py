@@ -12,18 +12,20 @@ from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.explain import (
     NOTHING_LOST,
     Explanation,
+    HandoverLine,
     Interval,
     Lost,
     SessionLine,
     With,
 )
-from gpuledger.ledger.report.party import Party, party_from
+from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.store.fold import session_party
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.rows import SESSION_COLUMNS
+from gpuledger.ledger.store.rows import SESSION_COLUMNS, workload_of
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.workload import UNKNOWN
 
 # What is booked after a Session has ended belongs to an interval of this length at most.
 _LATE = 60.0
@@ -94,17 +96,25 @@ def explain(history: History, word: str, since: int, until: int) -> Explanation:
 
     Raises GpuledgerError when nobody of the name is in the books, or several kinds are.
     """
-    found = [(one, _sessions(history, one), _parties(history, one)) for one in wanted(word)]
-    found = [one for one in found if one[1] or one[2]]
+    found = [
+        (one, _sessions(history, one), _parties(history, one), _handovers(history, one))
+        for one in wanted(word)
+    ]
+    found = [one for one in found if any(one[1:])]
     if not found:
         raise GpuledgerError(
             f"nobody called '{word}' is in {history.file}: a pod, a process id or a job is wanted; "
             "`gpuledger report --by pod` lists them"
         )
     if len(found) > 1:
-        forms = " or ".join(f"{who.kind}:{word}" for who, _, _ in found)
+        forms = " or ".join(f"{who.kind}:{word}" for who, *_ in found)
         raise GpuledgerError(f"'{word}' is several things in the books: say {forms}")
-    ((who, sessions, parties),) = found
+    ((who, sessions, parties, handovers),) = found
+    spaces = {row[18] for row in sessions} | {party.owner.namespace for party in parties.values()}
+    spaces |= {party.owner.namespace for party, _ in handovers}
+    if who.kind != "pid" and len(spaces) > 1:
+        forms = " or ".join(f"{who.kind}:{space}/{who.name}" for space in sorted(spaces))
+        raise GpuledgerError(f"'{word}' is in several namespaces: say {forms}")
     reader = _Reader(history, {row[0] for row in sessions}, parties)
     hours = (max(since, history.first_hour or since), min(until, history.end_hour))
     intervals = [*reader.folded(*hours), *reader.detailed(*hours)]
@@ -115,7 +125,8 @@ def explain(history: History, word: str, since: int, until: int) -> Explanation:
         # Whenever it ends: what has no detail is older than all that has.
         every = list(reader.detailed(0, history.end_hour))
         lost = _lost([_line(row, reader) for row in sessions], every)
-    return Explanation(str(who), intervals, lines, lost)
+    held = [one for _, one in handovers if one.begins < until * HOUR and one.ends >= since * HOUR]
+    return Explanation(str(who), intervals, lines, lost, held)
 
 
 def _lost(sessions: Sequence[SessionLine], intervals: Sequence[Interval]) -> Lost:
@@ -140,6 +151,20 @@ def _parties(history: History, who: Wanted) -> dict[int, Party]:
     rows = history.connection.execute("SELECT number, who FROM parties WHERE instr(who, ?)", (who.name,))
     every = {number: party_from(text) for number, text in rows}
     return {number: party for number, party in every.items() if who.takes(party)}
+
+
+def _handovers(history: History, who: Wanted) -> list[tuple[Party, HandoverLine]]:
+    rows = history.connection.execute("SELECT number, device, owner, begins, ends FROM handovers")
+    reader = _Reader(history, set(), {})
+    found = []
+    for number, device, owner, begins, ends in rows:
+        party = party_of(device, workload_of(owner) or UNKNOWN)
+        if who.takes(party):
+            bits = history.connection.execute("SELECT bits FROM unused WHERE handover = ?", (number,))
+            unused = sum(minute.bit_count() for (minute,) in bits)
+            gpu, instance = reader.gpu(device), reader.instance(device)
+            found.append((party, HandoverLine(gpu, instance, begins, ends, unused)))
+    return found
 
 
 def _overlaps(row: Sequence[Any], since: float, until: float) -> bool:

@@ -72,6 +72,17 @@ class History:
         """Let go of the file."""
         self.connection.close()
 
+    def missing(self, booked: Mapping[str, int]) -> dict[str, int]:
+        """Millijoules that the Gpus' totals have and spans and hours have not, by uuid.
+
+        `booked` is what these have in all. Nothing is said of books of which something was deleted, for age
+        or with a damaged file.
+        """
+        gone = {uuid for (uuid,) in self.connection.execute("SELECT DISTINCT uuid FROM forgotten")}
+        totals = self.connection.execute("SELECT uuid, total FROM gpus").fetchall()
+        found = {uuid: total - booked.get(uuid, 0) for uuid, total in totals if uuid not in gone}
+        return {uuid: millijoules for uuid, millijoules in found.items() if millijoules}
+
     @property
     def end_hour(self) -> int:
         """The unix hour after the last one that something is known of, however the clock was set since."""
@@ -199,16 +210,31 @@ def _hours(begins: float, ends: float, since: int, until: int) -> Iterator[tuple
             yield hour, bits
 
 
+def _remedy(error: Exception) -> str:
+    text = str(error)
+    if "locked" in text:
+        return "another program holds them for itself; try again when it is done"
+    if "unable to open" in text or "readonly" in text:
+        return "run this as the user who writes them"
+    return "is it whole?"
+
+
 def _open(file: Path) -> Connection:
+    import os
     import sqlite3
 
+    if file.exists() and not file.is_file():
+        raise GpuledgerError(f"{file} is no file: name the directory of the books with --state-dir")
     if not file.exists():
         raise GpuledgerError(
             f"there are no books at {file}: name their directory with --state-dir, or let `gpuledger serve` "
             "keep some first"
         )
     try:
-        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        # Closed well, and where nobody can write (an archive): it does not change.
+        still = not os.access(file.parent, os.W_OK) and not file.with_name(file.name + "-wal").exists()
+        how = "mode=ro&immutable=1" if still else "mode=ro"
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=_BUSY_SECONDS)
         try:
             # What is read from here on is of one moment.
             connection.execute("BEGIN")
@@ -218,8 +244,7 @@ def _open(file: Path) -> Connection:
             connection.close()
             raise
     except sqlite3.Error as error:
-        remedy = "run this as the user who writes them" if "unable to open" in str(error) else "is it whole?"
-        raise GpuledgerError(f"the books in {file} cannot be read: {error}; {remedy}") from None
+        raise GpuledgerError(f"the books in {file} cannot be read: {error}; {_remedy(error)}") from None
     if identity != APPLICATION_ID:
         connection.close()
         raise GpuledgerError(f"{file} is not a file of gpuledger's books")

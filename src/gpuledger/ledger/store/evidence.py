@@ -206,6 +206,7 @@ class _Reader:
             return
         connection = self._history.connection
         connection.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (party INTEGER PRIMARY KEY)")
+        connection.execute("DELETE FROM wanted")
         connection.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", [(one,) for one in self._parties])
         found = connection.execute(_HOURS, (since, until))
         for folded, rows in groupby(found, key=lambda row: row[:6]):

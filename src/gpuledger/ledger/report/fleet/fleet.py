@@ -10,6 +10,7 @@ from gpuledger.ledger.report.fleet.inventory import Inventory
 from gpuledger.ledger.report.fleet.ranges import SECONDS, Answers, Ending, Range
 from gpuledger.ledger.report.fleet.rises import Rise, Rises
 from gpuledger.ledger.report.fleet.scraped import ENERGY, TIMES, Labels, Name, Target, Windows, target_of
+from gpuledger.ledger.report.fleet.twice import Twice
 
 # Seconds for which energy waits for its owner's name, and for which a new series is told as 0 by default.
 _NAMELESS, _ZERO_HOLD = 30.0, 30.0
@@ -58,7 +59,8 @@ class Fleet:
 
     `devices` and `energy` are in joules; `seconds` are those of whole Gpus by kind; `observed` is for how
     long each Gpu was scraped. `alive` are energy series that had not ended at the period's end. `unshared`
-    are Devices of which nobody told what part of their Gpu they are. `first` and `last` are unix seconds.
+    are Devices of which nobody told what part of their Gpu they are, `unclear` Gpus of which two targets may
+    have told the same or one after the other. `first` and `last` are unix seconds.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -69,6 +71,7 @@ class Fleet:
         self.doubts = Doubts()
         self.alive: frozenset[Name] = frozenset()
         self.unshared: set[Name] = set()
+        self.unclear: set[str] = set()
         self.first: float | None = None
         self.last: float | None = None
         self._times = {word: Rises() for word in SECONDS}
@@ -90,17 +93,22 @@ class Fleet:
         """The next part of the period."""
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
-        fallen = self.devices.rises.add(windows(part.devices, ENERGY[:1], dropped), _goes_on)
-        energy = windows(part.energy, ENERGY, dropped)
-        self.energy.rises.add(energy, self._born_of(part, energy, fallen))
         self._watts.update(_by_uuid(part.watts))
+        devices, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
+        fallen = self.devices.rises.add(devices, _goes_on, twice.devices)
+        twice.look(devices, fallen)
+        energy = windows(part.energy, ENERGY, dropped)
+        self.energy.rises.add(energy, self._born_of(part, energy, fallen), twice.energy)
         for (uuid,), gained in fallen.items():
             if gained.falls:
-                interval = self.inventory.interval
-                gone = gained.falls * self._watts.get(uuid, 0.0) * (interval + held_back(interval))
+                gone = gained.falls * self._newborn(uuid)
                 self.doubts.lost[uuid] = self.doubts.lost.get(uuid, 0.0) + gone
-        self._add_times(part, dropped)
-        self._count(part, dropped)
+            if gained.unclear:
+                self.unclear.add(uuid)
+            elif gained.again is not None:
+                self.inventory.doubled.add(uuid)
+        self._add_times(part, dropped, twice)
+        self._count(part, dropped, twice)
 
     def end(self, after: Range | None, ending: Ending, *, complete: bool) -> None:
         """`after` is a little time after the period, None where there is none yet; `complete` says that it
@@ -145,15 +153,25 @@ class Fleet:
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
         energy = windows(part.energy, ENERGY, dropped)
-        devices = self.devices.rises.beyond(windows(part.devices, ENERGY[:1], dropped), _goes_on)
-        return devices, self.energy.rises.beyond(energy, self._born_of(part, energy, devices))
+        told, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
+        devices = self.devices.rises.beyond(told, _goes_on, twice.devices)
+        twice.look(told, devices)
+        return devices, self.energy.rises.beyond(energy, self._born_of(part, energy, devices), twice.energy)
 
-    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]]) -> None:
+    def _twice(self, part: Range) -> Twice:
+        return Twice(part, self.inventory, self._newborn)
+
+    def _newborn(self, uuid: str) -> float:
+        """Joules that were used at most between two scrapes and had not been told yet."""
+        interval = self.inventory.interval
+        return self._watts.get(uuid, 0.0) * (interval + held_back(interval))
+
+    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
         own = self.inventory.scrapes.own
         ratios = {own(labels, TIMES[:2]): ratio for labels, ratio in part.ratios}
         for word, answers in part.seconds.items():
             windows = self.inventory.scrapes.windows(answers, TIMES, dropped)
-            rises = self._times[word].add(windows, self._born(part, answers, TIMES))
+            rises = self._times[word].add(windows, self._born(part, answers, TIMES), twice.times)
             seconds = self.seconds.setdefault(word, {}) if rises else {}
             for name, gained in rises.items():
                 ratio = ratios.get(name[:2], None if name[1] else 1.0)
@@ -162,14 +180,15 @@ class Fleet:
                 else:
                     seconds[name] = seconds.get(name, 0.0) + gained.amount * ratio
 
-    def _count(self, part: Range, dropped: frozenset[tuple[str, Target]]) -> None:
+    def _count(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
         scraped: dict[str, float] = defaultdict(float)
         for labels, count in part.counts:
             uuid, target = labels.get("uuid", ""), target_of(labels)
             if (uuid, target) not in dropped:
                 scraped[uuid] += count * self.inventory.interval_of(target)
-        for uuid, seconds in scraped.items():
-            self.observed[uuid] += min(seconds, part.ends - part.begins)
+        for uuid in scraped:
+            scraped[uuid] = min(scraped[uuid] - twice.seconds(uuid), part.ends - part.begins)
+            self.observed[uuid] += scraped[uuid]
         if scraped:
             self.last = part.ends
             if self.first is None:

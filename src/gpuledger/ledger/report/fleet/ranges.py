@@ -19,8 +19,8 @@ class Range:
     """Everything asked of the time from `begins` to `ends` (unix seconds).
 
     `devices`, `energy` and each of `seconds` hold answers by the fields of `scraped.Window`, and as `alive`
-    the series that were there when it began. `counts` is how
-    often each Gpu was scraped by each target, `watts` the highest power that it can have had, `ratios` what
+    the series that were there when it began; `devices` those, too, that were `still` there when it ended.
+    `counts` is how often each Gpu was scraped by each target, `watts` the highest power that it can have had, `ratios` what
     part of its Gpu a Device is. `infos`, `pods` and `pod_labels` are info series.
     """
 

@@ -210,6 +210,12 @@ def _notes(fleet: Fleet, total: Line, period: Period, origin: str) -> Iterator[s
     if fleet.inventory.doubled:
         count = len(fleet.inventory.doubled)
         yield f"{count} GPU{' is' if count == 1 else 's are'} scraped by several targets: counted once."
+    if fleet.unclear:
+        count = len(fleet.unclear)
+        yield (
+            f"Of {count} GPU{'' if count == 1 else 's'} it is unclear whether two targets told the same or "
+            "the node's books began anew between them: ± holds for both."
+        )
     if fleet.first is not None and fleet.first > period.since:
         yield f"Prometheus has nothing before {iso(fleet.first)}: what was told by then is not counted."
     if fleet.last is not None and fleet.last < min(period.until, period.last):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -97,7 +98,12 @@ def test_a_counter_that_moves_away_and_back_within_a_range_is_counted_once() -> 
             Shared(newborn=150),
             Rise(200, 100, falls=1, again=50, unclear=True),
         ),
-        ("more than both can have told", Window(190, 120), Shared(60, 150), Rise(225, 65, 1, 70, True)),
+        (
+            "more than both can have told",
+            Window(190, 120),
+            Shared(60, 150),
+            Rise(200, 90, 1, 70, unclear=True),
+        ),
         ("as much as both can have told", Window(190, 120), Shared(80, 150), Rise(100, again=70)),
         ("what nobody told at the same time", Window(190, 120), None, Rise(290, falls=1)),
     ],
@@ -217,7 +223,7 @@ def test_the_truth_lies_within_the_stated_error(
         assert found == Rise(truth)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(
     steps=st.lists(STEP, min_size=30, max_size=80),
     phases=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
@@ -230,24 +236,23 @@ def test_of_two_targets_the_truth_lies_within_the_stated_error(
 ) -> None:
     """One tells it `until`, the other `since`: at the same time for a while, or with a gap between."""
     values = list(accumulate(steps, lambda value, step: 0 if step < 0 else value + step, initial=1000))
-    ends, last = 3.0, float(len(values))
     first, second = (
         Series([(number + phase, float(value)) for number, value in enumerate(values)]) for phase in phases
     )
-    first.samples = first.within(0, until)
-    second.samples = second.within(max(since, ends + 1), last)
-    base = first.within(0, ends)[-1]
+    begins, last, fell = 3.0, float(len(values)), any(step < 0 for step in steps)
+    first.samples, second.samples = first.within(0, until), second.within(max(since, begins + 1), last)
+    base, ends = first.within(0, begins)[-1], begins
+    shared = Shared(newborn=inf if fell else -1.0)
     adder = Rises()
     adder.begin({NAME: {HERE: Window(base[1], base[1])}})
     while ends < last:
         begins, ends = ends, ends + length
-        found = {HERE: first.window(begins, ends, 1.0), THERE: second.window(begins, ends, 1.0)}
-        pieces = {target: window for target, window in found.items() if window}
-        adder.add({NAME: pieces} if pieces else {}, lambda _: False, lambda _: Shared(newborn=50))
+        told = {HERE: first.window(begins, ends, 1.0), THERE: second.window(begins, ends, 1.0)}
+        pieces = {target: window for target, window in told.items() if window}
+        adder.add({NAME: pieces} if pieces else {}, lambda _: False, lambda _: shared)
     seen = sorted({*first.within(base[0], last), *second.samples})
     truth = sum(two[1] - one[1] if two[1] >= one[1] else two[1] for one, two in pairwise(seen))
-    risen = adder.total.get(NAME, Rise())
-    assert abs(risen.amount - truth) <= risen.error + 1e-6
-    if not any(step < 0 for step in steps):
-        assert risen.amount == truth
-        assert risen.error == 0
+    found = adder.total.get(NAME, Rise())
+    assert abs(found.amount - truth) <= found.error + 1e-6
+    if not fell:
+        assert (found.amount, found.error) == (truth, 0)

@@ -111,16 +111,26 @@ def _beside(piece: Window, taken: Sequence[Window], floor: float, after: Rise, s
     low = 0.0 if piece.resets else max(0.0, piece.last - top)
     if not fell and (piece.least > shared.newborn or again <= shared.most < inf):
         return Rise(low, again=again)
-    high = after.amount + after.error
-    low = min(max(low, _seen(piece) - shared.most), high)
-    return Rise((high + low) / 2, (high - low) / 2, after.falls, again, unclear=True)
+    found = _between(after, Rise(max(low, _seen(piece) - shared.most)))
+    return found._replace(falls=after.falls, again=again, unclear=True)
 
 
-class _Stand(NamedTuple):
-    """Where a counter stood when it was last told: at one of `values`, told by `targets`."""
+def _between(one: Rise, other: Rise) -> Rise:
+    """One of both."""
+    low = min(one.amount - one.error, other.amount - other.error)
+    high = max(one.amount + one.error, other.amount + other.error)
+    return Rise((high + low) / 2, (high - low) / 2, one.falls)
 
-    targets: frozenset[Target] = frozenset()
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """Where a counter stood when it was last told: at one of `values`, and `unclear` is at which one. `told` is
+    what each target had last.
+    """
+
+    told: Mapping[Target, float] = field(default_factory=dict)
     values: tuple[float, ...] = ()
+    unclear: bool = False
 
 
 @dataclass(slots=True)
@@ -137,8 +147,8 @@ class Rises:
     def begin(self, before: Windows) -> None:
         """Take in what was told last before the first range."""
         for name, pieces in before.items():
-            lasts = tuple(piece.last for piece in pieces.values())
-            self._stands[name] = _Stand(frozenset(pieces), lasts)
+            told = _lasts(pieces)
+            self._stands[name] = _Stand(told, tuple(told.values()))
 
     def add(
         self, windows: Windows, born: Callable[[Name], bool], shared: Callable[[Name], Shared | None] = _any
@@ -171,15 +181,24 @@ class Rises:
         bases = (0.0,) if new else before.values
         floor, gained, taken = min(bases, default=inf), Rise(), list[Window]()
         # Who was there before comes first; of those who follow each other, the higher one comes later.
-        for target in sorted(pieces, key=lambda one: (one not in before.targets, pieces[one].least, one)):
+        for target in sorted(pieces, key=lambda one: (one not in before.told, pieces[one].least, one)):
             piece = pieces[target]
-            more = rise(piece, _base(piece, bases), born=new)
+            base = _base(piece, bases)
+            own = base if new or taken else before.told.get(target, base)
+            # What it fell from is what its own target told.
+            more = rise(piece, own if piece.resets else base, born=new)
+            if before.unclear and own != base:
+                more = _between(more, rise(piece, own))
             if shared and taken:
                 more = _beside(piece, taken, floor, more, shared)
             gained = gained.plus(more)
             taken.append(piece)
             bases, new = _stands(piece, bases, more), False
-        return gained, _Stand(frozenset(pieces), bases)
+        return gained, _Stand(_lasts(pieces), bases, gained.unclear)
+
+
+def _lasts(pieces: Mapping[Target, Window]) -> Mapping[Target, float]:
+    return {target: piece.last for target, piece in pieces.items()}
 
 
 def _base(piece: Window, bases: Collection[float]) -> float | None:

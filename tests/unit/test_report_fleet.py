@@ -407,6 +407,41 @@ def test_what_was_pending_at_the_ends_is_not_unseen() -> None:
     assert ("unseen",) not in rows(found)
 
 
+@pytest.mark.parametrize(
+    ("what", "later", "expected"),
+    [
+        ("still held back", [({"uuid": "GPU-0"}, 60_000.0)], 60_000_000),
+        ("some of it told", [({"uuid": "GPU-0"}, 20_000.0)], 20_000_000),
+        ("all of it told", [({"uuid": "GPU-0"}, 0.0)], 0),
+        ("nobody says", [], 60_000_000),
+    ],
+)
+def test_what_was_pending_at_the_end_and_still_is_may_be_anybodys(
+    what: str, later: Vector, expected: int
+) -> None:
+    """As a long energy.zero_hold does."""
+    books = Books(watching("GPU-0"))
+    books.day([(device("GPU-0"), 1000, 101_000)], [(pod("GPU-0", "t"), 0, 40_000)])
+    pending = [({"uuid": "GPU-0"}, 60_000.0)]
+    ending = Ending([pod("GPU-0", "t")], (), pending, kept_after=later)
+    after = part(BEGIN + DAY, BEGIN + DAY + 90)
+    found = books.report(ending=ending, after=after)
+    assert ("unseen",) not in rows(found)
+    assert (bounds(found)["t"], found.total.bound) == (expected, expected), what
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(60_000.0, 60_000_000), (0.0, 0)])
+def test_what_was_pending_at_the_begin_and_stayed_so_may_be_of_before(kept: float, expected: int) -> None:
+    books = Books(watching("GPU-0"))
+    energy: Told = [(pod("GPU-0", "t"), 0, 130_000), (pod("GPU-0", "u"), 0, 30_000)]
+    told = part(BEGIN, BEGIN + DAY, [(device("GPU-0"), 1000, 101_000)], energy)
+    books.fleet.add(replace(told, energy={**told.energy, "alive": [(pod("GPU-0", "t"), 0.0)]}))
+    ending = Ending((), [({"uuid": "GPU-0"}, 60_000.0)], kept_before=[({"uuid": "GPU-0"}, kept)])
+    found = books.report(ending=ending)
+    assert bounds(found)["t"] == found.total.bound == expected
+    assert bounds(found)["u"] == 0, "it came later"
+
+
 def test_what_a_node_had_told_before_anybody_looked_is_not_counted_and_said() -> None:
     books = Books()
     books.day(

@@ -119,8 +119,8 @@ class Asker:
             seconds={word: self._levels(name, begins, ends) for word, name in times.items()},
         )
 
-    def ending(self, begins: float, ends: float) -> Ending:
-        """What is known of both ends of the period."""
+    def ending(self, begins: float, ends: float, until: float) -> Ending:
+        """What is known of both ends of the period, and of the time after it that there is already."""
         pending = f"max by (uuid) (last_over_time({self._of(_PENDING)}[{_span(_LOOKBACK)}]))"
         recent = _span(margin(self._interval))
         return Ending(
@@ -128,7 +128,16 @@ class Asker:
             self._client.vector(pending, begins),
             self._client.vector(pending, ends),
             self._client.vector(f"max by (uuid) (rate({self._of(DEVICES)}[{recent}]))", ends),
+            self._kept(begins, margin(self._interval)),
+            self._kept(ends, until - ends),
         )
+
+    def _kept(self, begins: float, seconds: float) -> list[tuple[Labels, float]]:
+        """Pending energy that cannot have been told within so many seconds: the least that there was."""
+        if seconds < 1:
+            return []
+        least = f"min_over_time({self._of(_PENDING)}[{_span(seconds)}])"
+        return self._client.vector(f"max by (uuid) ({least})", begins + seconds)
 
     def _levels(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         within = f"({self._of(name)}[{_span(ends - begins)}])"
@@ -222,7 +231,7 @@ def _gathered(
         fleet.add(asker.whole(*part))
     until = min(ends + later, now)
     after = asker.levels(ends, until) if until - ends >= 1 else None
-    fleet.end(after, asker.ending(begins, ends), complete=now >= ends + later)
+    fleet.end(after, asker.ending(begins, ends, until), complete=now >= ends + later)
     return fleet
 
 

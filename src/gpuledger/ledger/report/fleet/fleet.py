@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.report.fleet.inventory import Inventory
@@ -32,10 +32,12 @@ def margin(interval: float) -> float:
 class Doubts:
     """Joules that no Rise has and that may be somebody's all the same, by Gpu uuid.
 
-    `tails` were used before the period's end and had not been told by then; `lost` went with the books of a
-    node; `unseen` are in the Gpu's counter and in no account that was scraped.
+    `heads` were used before the period began and told within it, long after it began; `tails` were used
+    before its end and had not been told by then; `lost` went with the books of a node; `unseen` are in the
+    Gpu's counter and in no account that was scraped.
     """
 
+    heads: dict[str, float] = field(default_factory=dict)
     tails: dict[str, float] = field(default_factory=dict)
     lost: dict[str, float] = field(default_factory=dict)
     unseen: dict[str, float] = field(default_factory=dict)
@@ -58,7 +60,8 @@ class Fleet:
     """Takes in Ranges, one after the other, and holds what they sum to.
 
     `devices` and `energy` are in joules; `seconds` are those of whole Gpus by kind; `observed` is for how
-    long each Gpu was scraped. `alive` are energy series that had not ended at the period's end. `unshared`
+    long each Gpu was scraped. `began` are energy series that were there when the period began, `alive` those
+    that had not ended at its end. `unshared`
     are Devices of which nobody told what part of their Gpu they are, `unclear` Gpus of which two targets may
     have told the same or one after the other. `first` and `last` are unix seconds.
     """
@@ -69,6 +72,7 @@ class Fleet:
         self.seconds: dict[str, dict[Name, float]] = {}
         self.observed: dict[str, float] = defaultdict(float)
         self.doubts = Doubts()
+        self.began: frozenset[Name] | None = None
         self.alive: frozenset[Name] = frozenset()
         self.unshared: set[Name] = set()
         self.unclear: set[str] = set()
@@ -97,6 +101,8 @@ class Fleet:
         devices, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
         fallen = self.devices.rises.add(devices, _goes_on, twice.devices)
         twice.look(devices, fallen)
+        if self.began is None:
+            self.began = self._names(labels for labels, _ in part.energy.get("alive", ()))
         energy = windows(part.energy, ENERGY, dropped)
         self.energy.rises.add(energy, self._born_of(part, energy, fallen), twice.energy)
         for (uuid,), gained in fallen.items():
@@ -112,12 +118,13 @@ class Fleet:
 
     def end(self, after: Range | None, ending: Ending, *, complete: bool) -> None:
         """`after` is a little time after the period, None where there is none yet; `complete` says that it
-        is long enough for everything to have been told.
+        is long enough for everything to have been told but what a long `energy.zero_hold` keeps.
         """
         if after is not None:
             self.devices.late, self.energy.late = self._beyond(after)
-        self.alive = frozenset(self.inventory.scrapes.own(labels, ENERGY) for labels in ending.alive)
+        self.alive = self._names(ending.alive)
         before, pending = _by_uuid(ending.pending_before), _by_uuid(ending.pending_after)
+        kept_before, kept = _by_uuid(ending.kept_before), _by_uuid(ending.kept_after)
         rates = _by_uuid(ending.rates)
         accounts: dict[str, float] = defaultdict(float)
         for name, gained in self.energy.rises.total.items():
@@ -128,9 +135,18 @@ class Fleet:
             unseen = gained.amount - gained.error - accounts[uuid] - grown
             if unseen > 0:
                 self.doubts.unseen[uuid] = unseen
-            if not complete:
+            # What is not pending any more has been told within the margin.
+            held = before.get(uuid, 0.0)
+            self.doubts.heads[uuid] = min(held, kept_before.get(uuid, held))
+            held = pending.get(uuid, 0.0)
+            if complete:
+                self.doubts.tails[uuid] = min(held, kept.get(uuid, held))
+            else:
                 watts = max(self._watts.get(uuid, 0.0), 2 * rates.get(uuid, 0.0))
-                self.doubts.tails[uuid] = pending.get(uuid, 0.0) + 2 * self.inventory.interval * watts
+                self.doubts.tails[uuid] = held + 2 * self.inventory.interval * watts
+
+    def _names(self, series: Iterable[Labels]) -> frozenset[Name]:
+        return frozenset(self.inventory.scrapes.own(labels, ENERGY) for labels in series)
 
     def _born(self, part: Range, answers: Answers, names: Sequence[str]) -> Callable[[Name], bool]:
         """Whether a counter was not there when the Range began, while its Gpu was."""
@@ -186,13 +202,14 @@ class Fleet:
             uuid, target = labels.get("uuid", ""), target_of(labels)
             if (uuid, target) not in dropped:
                 scraped[uuid] += count * self.inventory.interval_of(target)
-        for uuid in scraped:
-            scraped[uuid] = min(scraped[uuid] - twice.seconds(uuid), part.ends - part.begins)
-            self.observed[uuid] += scraped[uuid]
-        if scraped:
+        length = part.ends - part.begins
+        there = {uuid: min(seconds - twice.seconds(uuid), length) for uuid, seconds in scraped.items()}
+        for uuid, seconds in there.items():
+            self.observed[uuid] += seconds
+        if there:
             self.last = part.ends
             if self.first is None:
-                self.first = max(part.begins, part.ends - max(scraped.values()))
+                self.first = max(part.begins, part.ends - max(there.values()))
 
 
 def _goes_on(_: Name) -> bool:

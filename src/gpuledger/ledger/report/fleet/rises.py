@@ -57,8 +57,8 @@ class Rise(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What is known of a counter that several targets tell, in its unit: two of them can both have told `most`
-    of it, and it has `newborn` at most when it is first told after it began anew.
+    """What is known of a counter that several targets tell, in its unit: two of them can both have told
+    `most` of it, and it has `newborn` at most when it is first told after it began anew.
     """
 
     most: float = inf
@@ -99,8 +99,8 @@ def _seen(window: Window) -> float:
 
 
 def _beside(piece: Window, taken: Sequence[Window], floor: float, after: Rise, shared: Shared) -> Rise:
-    """What a piece adds to those `taken` of a counter that stood at `floor`; `after` is what it adds if it came
-    after them.
+    """What a piece adds to those `taken` of a counter that stood at `floor`; `after` is what it adds if it
+    came after them.
     """
     top = max(max(one.last, one.highest) for one in taken)
     floor = min(floor, *(one.least for one in taken))
@@ -124,8 +124,8 @@ def _between(one: Rise, other: Rise) -> Rise:
 
 @dataclass(frozen=True, slots=True)
 class _Stand:
-    """Where a counter stood when it was last told: at one of `values`, and `unclear` is at which one. `told` is
-    what each target had last.
+    """Where a counter stood when it was last told: at one of `values`, and `unclear` is at which one.
+    `told` is what each target had last.
     """
 
     told: Mapping[Target, float] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from statistics import median
 from gpuledger.cli.promql import Labels, Prometheus
 from gpuledger.ledger.report.fleet.fleet import Fleet, margin
 from gpuledger.ledger.report.fleet.inventory import Inventory
-from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT, Answers, Ending, Range
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT, Ending, Range
 from gpuledger.ledger.report.fleet.report import fleet_grouping, fleet_report
 from gpuledger.ledger.report.fleet.scraped import Target, target_of
 from gpuledger.ledger.report.grouping import LABEL
@@ -84,6 +84,9 @@ class Asker:
     def whole(self, begins: float, ends: float) -> Range:
         """Everything of a part of the period."""
         ask, within = self._client.vector, f"[{_span(ends - begins)}]"
+        devices = self._rises(DEVICES, begins, ends)
+        if devices["last"]:
+            devices["still"] = ask(self._of(DEVICES), ends)
         limit, power = (
             f"max by (uuid) (max_over_time({self._of(name)}{within}))"
             for name in ("gpuledger_device_power_limit_watts", "gpuledger_device_power_watts")
@@ -92,7 +95,7 @@ class Asker:
         return Range(
             begins,
             ends,
-            self._rises(DEVICES, begins, ends),
+            devices,
             self._rises(ENERGY, begins, ends),
             counts=ask(f"count_over_time({self._of(DEVICES)}{within})", ends),
             seconds={word: self._rises(name, begins, ends) for word, name in _SECONDS.items()},
@@ -116,8 +119,8 @@ class Asker:
             seconds={word: self._levels(name, begins, ends) for word, name in times.items()},
         )
 
-    def ending(self, begins: float, ends: float) -> Ending:
-        """What is known of both ends of the period."""
+    def ending(self, begins: float, ends: float, until: float) -> Ending:
+        """What is known of both ends of the period, and of the time after it that there is already."""
         pending = f"max by (uuid) (last_over_time({self._of(_PENDING)}[{_span(_LOOKBACK)}]))"
         recent = _span(margin(self._interval))
         return Ending(
@@ -125,7 +128,16 @@ class Asker:
             self._client.vector(pending, begins),
             self._client.vector(pending, ends),
             self._client.vector(f"max by (uuid) (rate({self._of(DEVICES)}[{recent}]))", ends),
+            self._kept(begins, margin(self._interval)),
+            self._kept(ends, until - ends),
         )
+
+    def _kept(self, begins: float, seconds: float) -> list[tuple[Labels, float]]:
+        """Pending energy that cannot have been told within so many seconds: the least that there was."""
+        if seconds < 1:
+            return []
+        least = f"min_over_time({self._of(_PENDING)}[{_span(seconds)}])"
+        return self._client.vector(f"max by (uuid) ({least})", begins + seconds)
 
     def _levels(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         within = f"({self._of(name)}[{_span(ends - begins)}])"
@@ -135,7 +147,7 @@ class Asker:
         least = self._client.vector(f"min_over_time{within}", ends)
         return {"last": last, "least": least, "alive": self._client.vector(self._of(name), begins)}
 
-    def _rises(self, name: str, begins: float, ends: float) -> Answers:
+    def _rises(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         answers = self._levels(name, begins, ends)
         if not answers["last"]:
             return answers
@@ -219,7 +231,7 @@ def _gathered(
         fleet.add(asker.whole(*part))
     until = min(ends + later, now)
     after = asker.levels(ends, until) if until - ends >= 1 else None
-    fleet.end(after, asker.ending(begins, ends), complete=now >= ends + later)
+    fleet.end(after, asker.ending(begins, ends, until), complete=now >= ends + later)
     return fleet
 
 

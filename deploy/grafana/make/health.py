@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dashboard import dashboard
 from panels import (
     FULLNESS,
@@ -101,9 +103,9 @@ def _now() -> list[Panel]:
 
 
 def _every_gpu() -> Panel:
-    def column(title: str, family: str, unit: str = "short", decimals: int = 0, **looks: object) -> Column:
+    def column(title: str, family: str, unit: str = "short", decimals: int = 0, **looks: Any) -> Column:
         told = named_gpu(per_gpu(f"gpuledger_device_{family}", *_whole(family)), "name")
-        return Column(title, told, unit, decimals, **looks)  # type: ignore[arg-type]  # steps or names
+        return Column(title, told, unit, decimals, **looks)
 
     columns = [
         column("Answers", "up", names={1: ("yes", GREEN), 0: ("lost", RED)}),
@@ -205,7 +207,7 @@ def _engines() -> list[Panel]:
         Query(named_gpu(per_gpu(f"gpuledger_device_{engine}_utilization_ratio")), f"{_GPU} {engine}")
         for engine in ("encoder", "decoder")
     ]
-    share = {"unit": "percentunit", "decimals": 0, "highest": 1, "size": (8, 8)}
+    share: dict[str, Any] = {"unit": "percentunit", "decimals": 0, "highest": 1, "size": (8, 8)}
     mig = "Not told under MIG"
     return [
         series(
@@ -349,7 +351,13 @@ def _pcie() -> list[Panel]:
 
 def _of_dcgm() -> list[Panel]:
     legend = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
-    share = {"unit": "percentunit", "decimals": 0, "highest": 1, "size": (8, 8), "empty": _DCGM}
+    share: dict[str, Any] = {
+        "unit": "percentunit",
+        "decimals": 0,
+        "highest": 1,
+        "size": (8, 8),
+        "empty": _DCGM,
+    }
     causes = {
         "power cap": 4,
         "hardware slowdown": 8,

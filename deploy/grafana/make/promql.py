@@ -2,7 +2,7 @@
 
 Rules that every query here keeps:
 
-- A device is known by `uuid` and `mig_instance`, whoever scraped it. `once()` takes the highest of equal series:
+- A device is known by `uuid` and `mig_instance`, whoever scraped it. `once()` takes the highest of equals:
   two Prometheus replicas, or two targets that tell one GPU, count it once.
 - What both a GPU and its MIG instances have (memory, activity) is summed over one of the two, never both.
 - A zero is told only where devices are: `or_zero()` gives 0 when nothing matched and GPUs are scraped, and

@@ -181,7 +181,7 @@ def _owners() -> Panel:
         Column("Memory", named(memory, "profile"), "bytes", 1),
         Column(
             "Held idle, last hour",
-            named(held_share("1h"), "profile"),
+            named(f"{held_share('1h')} and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
             "percentunit",
             0,
             ((None, GREEN), (0.5, ORANGE), (0.9, "red")),

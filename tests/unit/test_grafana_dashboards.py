@@ -40,6 +40,9 @@ KINDS: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "null": (type(None),),
 }
+COLLECTED = re.findall(r"^DCGM_\w+", (GRAFANA / "dcgm-collectors.csv").read_text("utf-8"), re.MULTILINE)
+SPECS = [spec for dialect in dialects(DialectSettings(), "0").values() for spec in dialect.specs]
+TOLD = {spec.name for spec in SPECS} | {f"{spec.name}_bucket" for spec in SPECS} | set(COLLECTED)
 BUILT_IN = {"__range", "__range_s", "__rate_interval", "__interval"}
 # Counters that stand there as what they have counted in all, and are called so.
 IN_ALL = {
@@ -65,13 +68,13 @@ def problems(value: Any, schema: dict[str, Any], at: str = "$") -> Iterator[str]
         return
     if "const" in schema and value != schema["const"]:
         yield f"{at}: {value!r} is not {schema['const']!r}"
-    if "enum" in schema and value not in schema["enum"]:
+    if "enum" in schema and (isinstance(value, bool) or value not in schema["enum"]):
         yield f"{at}: {value!r} is none of {schema['enum']}"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         yield f"{at}: {value!r} does not look like {schema['pattern']}"
-    if isinstance(value, int | float):
-        if not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-            yield f"{at}: {value} is out of range"
+    number = value if isinstance(value, int | float) else None
+    if number is not None and not schema.get("minimum", number) <= number <= schema.get("maximum", number):
+        yield f"{at}: {value} is out of range"
     if isinstance(value, list):
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
             yield f"{at}: {len(value)} items"
@@ -179,12 +182,13 @@ def test_every_variable_that_is_used_is_there(dashboard: dict[str, Any]) -> None
     titles = [panel["title"] for panel in dashboard["panels"]]
     used = set(re.findall(r"\$(?!\d)\{?(\w+)", " ".join([*queries_of(dashboard), *titles])))
     assert used - BUILT_IN <= there
-    assert there - used <= {"datasource"}
+    unused = [made for made in dashboard["templating"]["list"] if made["name"] not in used | {"datasource"}]
+    assert all(made["hide"] == 2 for made in unused), "a choice that changes nothing"
 
 
 @each_dashboard
 def test_variables_of_many_values_stand_in_regular_expressions_only(dashboard: dict[str, Any]) -> None:
-    """Several values, or All, are `a|b` or `.*`, with what is special in them escaped: `=` would match none."""
+    """Several values, or All, are `a|b` or `.*`, with what is special escaped: `=` would match none."""
     many = {made["name"] for made in dashboard["templating"]["list"] if made.get("multi")}
     for query in queries_of(dashboard):
         for before, name in re.findall(r"(.{2,4})\$(?!\d)\{?(\w+)", query):
@@ -209,16 +213,10 @@ def test_links_lead_to_dashboards_and_variables_that_exist(dashboard: dict[str, 
 
 @each_panel
 def test_a_panel_asks_for_families_that_are_told(panel: dict[str, Any]) -> None:
-    specs = [spec for dialect in dialects(DialectSettings(), "0").values() for spec in dialect.specs]
-    told = {spec.name for spec in specs} | {
-        f"{spec.name}_bucket" for spec in specs if spec.type == "histogram"
-    }
-    fields = (GRAFANA / "dcgm-collectors.csv").read_text(encoding="utf-8")
-    of_dcgm = set(re.findall(r"^DCGM_\w+", fields, re.MULTILINE))
     for expression in expressions(panel):
         asked = set(re.findall(r"\b(?:gpuledger|DCGM)_\w+", expression))
         assert asked
-        assert asked <= told | of_dcgm
+        assert asked <= TOLD
 
 
 @each_panel
@@ -244,10 +242,9 @@ def test_overrides_are_of_columns_that_the_table_has(panel: dict[str, Any]) -> N
 
 
 def test_every_field_of_the_collectors_file_is_shown() -> None:
-    named = re.findall(r"^DCGM_\w+", (GRAFANA / "dcgm-collectors.csv").read_text("utf-8"), re.MULTILINE)
     shown = " ".join(query for made in DASHBOARDS for query in queries_of(made))
-    assert named
-    assert [field for field in named if not re.search(rf"\b{field}\b", shown)] == []
+    assert COLLECTED
+    assert [field for field in COLLECTED if not re.search(rf"\b{field}\b", shown)] == []
 
 
 def test_provisioning_has_the_data_source_that_dashboards_choose() -> None:

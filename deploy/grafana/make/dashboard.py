@@ -19,6 +19,8 @@ def dashboard(
     rows: Sequence[tuple[str, Sequence[Panel]]],
     variables: Sequence[Json] = (),
     since: str = "now-6h",
+    *,
+    by_owner: bool = False,
 ) -> Json:
     """The whole JSON, with no id and nothing to ask at import: as provisioning wants it."""
     return {
@@ -36,7 +38,7 @@ def dashboard(
         "timezone": "browser",
         "annotations": {"list": []},
         "links": [_siblings()],
-        "templating": {"list": [*_shared(), *variables]},
+        "templating": {"list": [*_shared(by_owner), *variables]},
         "panels": _laid_out(rows),
     }
 
@@ -84,7 +86,7 @@ def _laid_out(rows: Sequence[tuple[str, Sequence[Panel]]]) -> list[Json]:
     return placed
 
 
-def _choice(name: str, label: str, text: str, query: str, regex: str = "") -> Json:
+def _choice(name: str, label: str, text: str, query: str, regex: str = "", *, hidden: bool = False) -> Json:
     """A variable of many values, All among them; `.*` for All also matches where the label is missing."""
     return {
         "name": name,
@@ -101,7 +103,7 @@ def _choice(name: str, label: str, text: str, query: str, regex: str = "") -> Js
         "allValue": ".*",
         "current": {"text": ["All"], "value": ["$__all"], "selected": True},
         "options": [],
-        "hide": 0,
+        "hide": 2 if hidden else 0,
         "skipUrlSync": False,
     }
 
@@ -122,7 +124,8 @@ def number(name: str, label: str, text: str, value: str) -> Json:
     }
 
 
-def _shared() -> list[Json]:
+def _shared(by_owner: bool) -> list[Json]:
+    """Hidden where nothing is of an owner, the namespace is still handed on to the other dashboards."""
     datasource: dict[str, Any] = {
         "name": "datasource",
         "label": "Data source",
@@ -171,5 +174,6 @@ def _shared() -> list[Json]:
             "Namespace",
             "Of the owners; All includes those who have none",
             f"label_values({owners}, namespace)",
+            hidden=not by_owner,
         ),
     ]

@@ -104,7 +104,9 @@ def build() -> Json:
         number("pue", "PUE", "What the building draws for each watt of the GPUs", "1.0"),
         number("price_gpu_hour", "Price of a GPU-hour", "Beside the energy; 0 bills energy alone", "0"),
     ]
-    return dashboard("gpuledger-energy", "gpuledger / Energy and cost", text, rows, prices, since="now-24h")
+    return dashboard(
+        "gpuledger-energy", "gpuledger / Energy and cost", text, rows, prices, "now-24h", by_owner=True
+    )
 
 
 def _sums() -> list[Panel]:

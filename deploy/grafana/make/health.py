@@ -47,7 +47,7 @@ def build() -> Json:
         ("Work of the engines", _engines()),
         ("MIG instances", _instances()),
         ("Errors", _errors()),
-        ("PCIe", _pcie()),
+        ("PCIe bus", _pcie()),
         ("Throttling, profiling, NVLink and memory rows: of the dcgm dialect", _of_dcgm()),
         ("What the driver does not tell", [_untold()]),
     ]

@@ -97,11 +97,11 @@ def build() -> Json:
         ("Now", _now()),
         ("Who", [_owners(), _processes()]),
         ("When", [_device_timeline(), _owner_timeline(), _busy(), _memory()]),
-        ("Held idle", _held()),
+        ("Held and not used", _held()),
         ("Sessions", _sessions()),
     ]
     text = "Who has each GPU now, whether they use it, and how it was before. Made by `make dashboards`."
-    return dashboard("gpuledger-usage", "gpuledger / Who is using the GPUs", text, rows)
+    return dashboard("gpuledger-usage", "gpuledger / Who is using the GPUs", text, rows, by_owner=True)
 
 
 def _now() -> list[Panel]:

@@ -1,4 +1,4 @@
-"""The dashboards in deploy/grafana: as their source makes them, as Grafana wants them, in words that exist."""
+"""The dashboards in deploy/grafana: as their source makes them, as Grafana wants them, in words there are."""
 
 from __future__ import annotations
 

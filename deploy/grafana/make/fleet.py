@@ -30,6 +30,7 @@ from promql import (
     of_gpu,
     of_node,
     once,
+    one_of,
     or_zero,
     per_device,
     per_gpu,
@@ -66,7 +67,7 @@ def build() -> Json:
     """The dashboard."""
     rows = [
         ("The fleet now", _now()),
-        ("Nodes", [_nodes(), *_use()]),
+        ("By node", [_nodes(), *_use()]),
         ("What is free, by model", [_models(), *_hours()]),
         ("Is gpuledger well?", [*_wellness(), _exporters(), _parts(), _maps()]),
     ]
@@ -318,7 +319,7 @@ def _exporters() -> Panel:
     source = once(
         with_node(of_node("gpuledger_source_info")), *_NODE, "source", "driver_version", "cuda_version"
     )
-    version = once(with_node(of_node("gpuledger_build_info")), *_NODE, "version")
+    version = one_of(of_node("gpuledger_build_info"), ("instance",), "version")
     columns = [
         Column(
             "Readings age",
@@ -338,7 +339,7 @@ def _exporters() -> Panel:
         Column("Settings", of_exporter("gpuledger_config_last_reload_success"), names=OK),
         Column(
             "Source",
-            f"{source} * on (instance) group_left (version) topk by (instance) (1, {version})",
+            f"{source} * on (instance) group_left (version) {version}",
             names={1.0: ("told", GREEN)},
         ),
     ]

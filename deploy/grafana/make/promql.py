@@ -39,6 +39,14 @@ def once(expression: str, *labels: str) -> str:
     return f"max by ({', '.join(labels)}) ({expression})"
 
 
+def one_of(expression: str, keys: tuple[str, ...], *labels: str) -> str:
+    """One series for each set of `keys`, with the other labels of one of those that have it.
+
+    A join must find one: two targets that tell one thing can differ in its name for a moment.
+    """
+    return f"topk by ({', '.join(keys)}) (1, {once(expression, *keys, *labels)})"
+
+
 def per_gpu(family: str, *matchers: str) -> str:
     """A family of whole GPUs, or the whole GPUs' rows of one that instances have too."""
     return once(of_gpu(family, *matchers), "uuid")
@@ -66,10 +74,10 @@ def with_node(expression: str) -> str:
 
 
 def devices(*matchers: str) -> str:
-    """Names of devices, exactly one row each, whoever scraped them."""
+    """Names of devices, one row each."""
     labels = ("cluster", "node", "instance", "gpu", "name", "profile")
     info = with_node(of_gpu("gpuledger_device_info", *matchers))
-    return f"topk by ({', '.join(DEVICE)}) (1, {once(info, *DEVICE, *labels)})"
+    return one_of(info, DEVICE, *labels)
 
 
 def named(expression: str, *labels: str) -> str:

@@ -31,6 +31,7 @@ from promql import (
     of_node,
     of_owner,
     once,
+    one_of,
     or_zero,
     per_device,
     per_gpu,
@@ -71,7 +72,7 @@ def state_code() -> str:
 def processes() -> str:
     """A row for each process with its owner, by the labels of owners: a pod's rows bear no user there."""
     info = of_owner("gpuledger_process_info")
-    return once(f'label_replace({info}, "user", "", "owner_kind", "pod")', *_PID, *OWNER)
+    return one_of(f'label_replace({info}, "user", "", "owner_kind", "pod")', _PID, *OWNER)
 
 
 def memory_by_owner() -> str:
@@ -203,8 +204,8 @@ def _owners() -> Panel:
 
 
 def _processes() -> Panel:
-    labels = (*_PID, "command", "type", "owner_kind", "namespace", "pod", "container", "user")
-    info = once(of_owner("gpuledger_process_info"), *labels)
+    labels = ("command", "type", "owner_kind", "namespace", "pod", "container", "user")
+    info = one_of(of_owner("gpuledger_process_info"), _PID, *labels)
     pid = ", ".join(_PID)
     since = f"{info} * on ({pid}) group_left () {_process('start_time_seconds')} * 1000"
     columns = [

@@ -263,9 +263,12 @@ def test_measured_and_apportioned_sum_to_energy_which_is_within_its_bounds(fleet
 
 def test_held_devices_are_told_with_their_holder(fleet: Fleet) -> None:
     held = column("gpuledger-usage", "Who has which device", "Held idle, last hour")
-    (row,) = (row for row in fleet.ask(held, cluster="west") if row["metric"].get("pod") == "jupyter-pavel")
+    rows = fleet.ask(held, node=fleet.addresses["busy"], cluster="west")
+    shares = {row["metric"].get("pod", ""): float(row["value"][1]) for row in rows}
+    (row,) = (row for row in rows if row["metric"].get("pod") == "jupyter-pavel")
     assert (row["metric"]["node"], row["metric"]["gpu"]) == ("node-1", "4")
-    assert float(row["value"][1]) > 0.9
+    assert shares["jupyter-pavel"] == pytest.approx(max(shares.values()))
+    assert shares["llama-pretrain-worker-0"] < shares["jupyter-pavel"] / 2
 
 
 def options(fleet: Fleet, name: str) -> set[tuple[str, str]]:

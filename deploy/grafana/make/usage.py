@@ -193,7 +193,7 @@ def _owners() -> Panel:
         "One row per owner and device: the device was handed to the owner, or the owner has processes "
         "on it. "
         "0 processes: handed out, and nothing runs there. Held idle is the share of the last hour in which "
-        "the owner had the device and no engine worked for it.",
+        "the owner had the device and no engine worked for it; who came ten minutes ago has a sixth at most.",
         {**PLACE, **WHOSE, "uuid": "UUID"},
         columns,
         empty="Nobody has a GPU",

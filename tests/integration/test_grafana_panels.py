@@ -117,7 +117,7 @@ def column(uid: str, title: str, heading: str) -> str:
     """The query behind a column of a table."""
     made = panel(uid, title)
     names = made["transformations"][1]["options"]["renameByName"]
-    (letter,) = (name.removeprefix("Value #") for name, told in names.items() if told == heading)
+    (letter,) = (name[-1] for name, told in names.items() if told == heading and name.startswith("Value #"))
     (target,) = (target for target in made["targets"] if target["refId"] == letter)
     return str(target["expr"])
 
@@ -160,6 +160,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def test_every_query_is_answered(fleet: Fleet, panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         wait_until(lambda asked=target["expr"]: fleet.ask(asked), f"an answer to {target['expr']}")
+
+
+@each_panel
+def test_every_column_of_a_table_has_a_heading(fleet: Fleet, panel: dict[str, Any]) -> None:
+    """A label that nobody named would stand at the table's end under its raw name."""
+    if panel["type"] == "table":
+        named = panel["transformations"][1]["options"]["renameByName"].keys()
+        for target in panel["targets"]:
+            told = {label for row in fleet.ask(target["expr"]) for label in row["metric"]}
+            assert told <= named
 
 
 @each_panel
@@ -244,10 +254,10 @@ def _only(uid: str, title: str) -> str:
 
 @pytest.mark.parametrize("rows", ["By namespace", "By pod or job", "By user"])
 def test_measured_and_apportioned_sum_to_energy_which_is_within_its_bounds(fleet: Fleet, rows: str) -> None:
-    at = f" @ {time.time():.3f}"
+    # A moment that every scrape is in: a scrape bears the time at which it began.
+    at = f" @ {time.time() - 5:.3f}"
 
     def told(heading: str) -> dict[frozenset[tuple[str, str]], float]:
-        # Selectors are pinned to one moment, so that columns can be compared.
         query = column("gpuledger-energy", rows, heading).replace("[$__range]", f"[$__range]{at}")
         answer = fleet.ask(query)
         return {frozenset(row["metric"].items()): float(row["value"][1]) for row in answer}

@@ -304,7 +304,7 @@ def _nobodys() -> list[Panel]:
         table(
             "Energy of nobody, by GPU",
             "Idle: nobody was on the GPU.",
-            {"node": "Node", "gpu": "GPU", "name": "Model"},
+            {"node": "Node", "gpu": "GPU", "name": "Model", "uuid": "UUID"},
             [
                 Column("Idle", kwh(f"({named_gpu(idle, 'name')})"), "kwatth", 3),
                 Column(

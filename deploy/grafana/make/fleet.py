@@ -25,7 +25,9 @@ from promql import (
     KWH,
     WHOLE,
     devices,
+    fullness,
     in_gpus,
+    in_state,
     named_gpu,
     of_gpu,
     of_node,
@@ -57,10 +59,9 @@ def of_exporter(family: str, *labels: str, matchers: tuple[str, ...] = ()) -> st
     return once(with_node(of_node(family, *matchers)), *_NODE, *labels)
 
 
-def in_state(name: str) -> str:
+def node_state(name: str) -> str:
     """GPUs of each node in a state."""
-    told = per_device("gpuledger_device_state", f'state="{name}"')
-    return by_node(in_gpus(told), *DEVICE)
+    return by_node(in_gpus(in_state(name)), *DEVICE)
 
 
 def build() -> Json:
@@ -143,17 +144,16 @@ def _count_nodes() -> str:
 
 def _nodes() -> Panel:
     energy = once(f"increase({of_gpu('gpuledger_device_energy_joules_total')}[$__range])", "uuid")
-    used = by_node(per_gpu("gpuledger_device_memory_used_bytes", WHOLE))
-    size = by_node(per_gpu("gpuledger_device_memory_size_bytes", WHOLE))
+    used, usable = (by_node(told, *DEVICE) for told in fullness(WHOLE))
     up = per_gpu("gpuledger_device_up", WHOLE)
     columns = [
         Column("GPUs", by_node(f"{up} * 0 + 1"), decimals=0),
         Column("Lost", by_node(f"{up} == bool 0"), decimals=0, steps=GOOD_IS_ZERO),
-        Column("Active", in_state("active"), decimals=1),
-        Column("Held idle", in_state("held"), decimals=1, steps=((None, GREEN), (0.1, ORANGE))),
-        Column("Free", in_state("idle"), decimals=1),
+        Column("Active", node_state("active"), decimals=1),
+        Column("Held idle", node_state("held"), decimals=1, steps=((None, GREEN), (0.1, ORANGE))),
+        Column("Free", node_state("idle"), decimals=1),
         Column("Sessions", by_node(per_device("gpuledger_sessions_open"), *DEVICE), decimals=0),
-        Column("Memory", f"{used} / {size}", "percentunit", 0),
+        Column("Memory", f"{used} / {usable}", "percentunit", 0),
         Column("Power", by_node(per_gpu("gpuledger_device_power_watts")), "watt", 0),
         Column("Energy", f"{by_node(energy)} / {KWH}", "kwatth", 2),
     ]
@@ -205,8 +205,9 @@ def _use() -> list[Panel]:
 
 def _models() -> Panel:
     def with_model(name: str) -> str:
-        told = in_gpus(per_device("gpuledger_device_state", f'state="{name}"'))
-        joined = f"({told}) * on ({', '.join(DEVICE)}) group_left (name, profile) {devices()}"
+        joined = (
+            f"({in_gpus(in_state(name))}) * on ({', '.join(DEVICE)}) group_left (name, profile) {devices()}"
+        )
         return total(joined, "name", "profile")
 
     columns = [
@@ -368,7 +369,7 @@ def _parts() -> Panel:
     return table(
         "Parts of a tick",
         "What each node's last tick did. When a part fails, its numbers are absent and all others go on.",
-        {"cluster": "Cluster", "node": "Node", "collector": "Part"},
+        {"cluster": "Cluster", "node": "Node", "collector": "Part", "instance": "Address"},
         [
             Column("Last time", of_exporter("gpuledger_collector_success", "collector"), names=OK),
             Column("Takes", of_exporter("gpuledger_collector_duration_seconds", "collector"), "s", 4),
@@ -387,7 +388,7 @@ def _maps() -> Panel:
         "Where names of pods, jobs and containers come from. One that fails keeps what it knew; its age "
         "says since "
         "when.",
-        {"cluster": "Cluster", "node": "Node", "map": "Map"},
+        {"cluster": "Cluster", "node": "Node", "map": "Map", "instance": "Address"},
         [
             Column("Last try", of_exporter("gpuledger_map_success", "map"), names=OK),
             Column("Age", f"clamp_min(time() - {last}, 0)", "s", 0, ((None, GREEN), (300, ORANGE))),

@@ -20,7 +20,19 @@ from panels import (
     stat,
     table,
 )
-from promql import WHOLE, named, named_gpu, of_gpu, of_node, once, or_zero, per_device, per_gpu, total
+from promql import (
+    WHOLE,
+    fullness,
+    named,
+    named_gpu,
+    of_gpu,
+    of_node,
+    once,
+    or_zero,
+    per_device,
+    per_gpu,
+    total,
+)
 from usage import NOTHING
 
 WARMTH = ((None, GREEN), (80, YELLOW), (90, RED))
@@ -236,8 +248,6 @@ def _engines() -> list[Panel]:
 
 def _instances() -> list[Panel]:
     some = 'mig_instance!=""'
-    used = per_device("gpuledger_device_memory_used_bytes", some)
-    size = per_device("gpuledger_device_memory_size_bytes", some)
     return [
         series(
             "Engine activity",
@@ -251,7 +261,7 @@ def _instances() -> list[Panel]:
         series(
             "Memory in use",
             "Of the instance's own memory.",
-            [Query(named(f"{used} / {size}"), _MIG)],
+            [Query(named(" / ".join(fullness(some))), _MIG)],
             unit="percentunit",
             decimals=0,
             highest=1,
@@ -292,7 +302,7 @@ def _errors() -> list[Panel]:
             "The driver's errors by number, since gpuledger started. 13, 31 and 43 are mostly the "
             "application's; "
             "48, 63, 64, 74, 79, 92, 94, 95, 119 and 120 the GPU's.",
-            {"node": "Node", "gpu": "GPU", "name": "Model", "xid": "Xid"},
+            {"node": "Node", "gpu": "GPU", "name": "Model", "xid": "Xid", "uuid": "UUID"},
             xids,
             empty="No Xid error since gpuledger started",
             sort="Last",
@@ -302,7 +312,7 @@ def _errors() -> list[Panel]:
             "ECC errors",
             "In the time range and over the life of the board. Corrected ones cost nothing; a board with "
             "uncorrected ones should be looked at.",
-            {"node": "Node", "gpu": "GPU", "name": "Model", "type": "Type"},
+            {"node": "Node", "gpu": "GPU", "name": "Model", "type": "Type", "uuid": "UUID"},
             [
                 Column("In the time range", named_gpu(ecc, "name"), decimals=0),
                 Column("In all", named_gpu(life, "name"), decimals=0),
@@ -330,7 +340,7 @@ def _pcie() -> list[Panel]:
         table(
             "PCIe replays",
             "In the time range and since the driver was loaded. Many: a bad slot, riser or board.",
-            {"node": "Node", "gpu": "GPU", "name": "Model"},
+            {"node": "Node", "gpu": "GPU", "name": "Model", "uuid": "UUID"},
             [
                 Column(
                     "In the time range",

@@ -261,10 +261,11 @@ def table(
     """Rows by `labels` (label to heading), numbers by `columns`; `links` is heading to (title, url)."""
     several = len(columns) > 1
     fields = {f"Value #{chr(ord('A') + i)}" if several else "Value": c.title for i, c in enumerate(columns)}
-    renamed = {**labels, **fields}
+    # The first column's name when it alone is answered.
+    renamed = {**labels, **fields, "Value": columns[0].title}
     organize = {
         "excludeByName": {"Time": True},
-        "indexByName": {name: index for index, name in enumerate(renamed)},
+        "indexByName": {name: index for index, name in enumerate(sorted(renamed, key="uuid".__eq__))},
         "renameByName": renamed,
     }
     overrides = [

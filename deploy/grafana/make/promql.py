@@ -57,6 +57,26 @@ def per_device(family: str, *matchers: str) -> str:
     return once(of_gpu(family, *matchers), *DEVICE)
 
 
+STATES = ("active", "held", "idle")
+
+
+def in_state(name: str) -> str:
+    """1 for devices in the state, else 0. Two targets can tell two for a moment: the busier counts."""
+    matcher = f'state="{name}"'
+    told = per_device("gpuledger_device_state", matcher)
+    busier = STATES[: STATES.index(name)]
+    if not busier:
+        return told
+    matcher = 'state=~"' + "|".join(busier) + '"'
+    return f"{told} * (1 - {per_device('gpuledger_device_state', matcher)})"
+
+
+def fullness(whole: str) -> tuple[str, str]:
+    """Memory in use, and what can be used: what driver and firmware keep for themselves is in neither."""
+    used = per_device("gpuledger_device_memory_used_bytes", whole)
+    return used, f"({used} + {per_device('gpuledger_device_memory_free_bytes', whole)})"
+
+
 def total(expression: str, *labels: str) -> str:
     """The sum, by `labels` if there are any."""
     return f"sum by ({', '.join(labels)}) ({expression})" if labels else f"sum({expression})"

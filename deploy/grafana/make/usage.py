@@ -24,7 +24,9 @@ from promql import (
     OWNER,
     WHOLE,
     blank,
+    fullness,
     in_gpus,
+    in_state,
     named,
     named_gpu,
     of_gpu,
@@ -56,17 +58,14 @@ _PID = (*DEVICE, "pid")
 
 def state(name: str) -> str:
     """GPUs (by their part, under MIG) in a state."""
-    told = per_device("gpuledger_device_state", f'state="{name}"')
-    return or_zero(total(in_gpus(told)))
+    return or_zero(total(in_gpus(in_state(name))))
 
 
 def state_code() -> str:
     """One number per device for what it does: the codes of STATES."""
-    codes = []
-    for code, name in ((3, "active"), (2, "held"), (1, "idle")):
-        matcher = f'state="{name}"'
-        codes.append(f"{code} * {per_device('gpuledger_device_state', matcher)}")
-    return " + ".join(codes)
+    return " + ".join(
+        f"{code} * {in_state(name)}" for code, name in ((3, "active"), (2, "held"), (1, "idle"))
+    )
 
 
 def processes() -> str:
@@ -109,8 +108,7 @@ def _now() -> list[Panel]:
     gpus = f"count({per_gpu('gpuledger_device_up', WHOLE)})"
     opened = per_device("gpuledger_sessions_open")
     owners = f"count({once(of_owner('gpuledger_device_owner_info'), *OWNER)})"
-    used = total(per_gpu("gpuledger_device_memory_used_bytes", WHOLE))
-    size = total(per_gpu("gpuledger_device_memory_size_bytes", WHOLE))
+    used, usable = map(total, fullness(WHOLE))
     return [
         stat("GPUs", "GPUs that are scraped. A GPU cut by MIG is one.", gpus, empty=NOTHING, size=(3, 4)),
         stat(
@@ -155,8 +153,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Memory in use",
-            "Of all device memory, what is in use, without what the driver keeps.",
-            f"{used} / {size}",
+            "Of the device memory that can be used: what the driver keeps for itself is not in it.",
+            f"{used} / {usable}",
             unit="percentunit",
             decimals=0,
             steps=FULLNESS,
@@ -324,14 +322,8 @@ def _held() -> list[Panel]:
         ),
         bars(
             "Memory by GPU",
-            "How full each GPU's memory is, without what the driver keeps.",
-            Query(
-                named_gpu(
-                    f"{per_gpu('gpuledger_device_memory_used_bytes', WHOLE)} / "
-                    f"{per_gpu('gpuledger_device_memory_size_bytes', WHOLE)}"
-                ),
-                "{{node}} GPU {{gpu}}",
-            ),
+            "How full each GPU's memory is, of what can be used.",
+            Query(named(" / ".join(fullness(WHOLE))), "{{node}} GPU {{gpu}}"),
             unit="percentunit",
             decimals=0,
             steps=FULLNESS,

@@ -42,7 +42,7 @@ CONFIG = """
 global: {{scrape_interval: 1s}}
 scrape_configs:
   - job_name: gpuledger
-    honor_labels: true
+    honor_labels: false
     static_configs:
       - {{targets: ["{busy}"], labels: {{cluster: west, node: node-1}}}}
       - {{targets: ["{desk}"], labels: {{cluster: west, node: desk}}}}

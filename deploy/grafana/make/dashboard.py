@@ -33,7 +33,7 @@ def dashboard(
         "graphTooltip": 1,
         "schemaVersion": 39,
         "version": 1,
-        "refresh": "30s",
+        "refresh": "1m",
         "time": {"from": since, "to": "now"},
         "timezone": "browser",
         "annotations": {"list": []},

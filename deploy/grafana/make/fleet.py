@@ -205,9 +205,8 @@ def _use() -> list[Panel]:
 
 def _models() -> Panel:
     def with_model(name: str) -> str:
-        joined = (
-            f"({in_gpus(in_state(name))}) * on ({', '.join(DEVICE)}) group_left (name, profile) {devices()}"
-        )
+        gpus = in_gpus(in_state(name))
+        joined = f"({gpus}) * on ({', '.join(DEVICE)}) group_left (name, profile) {devices()}"
         return total(joined, "name", "profile")
 
     columns = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dashboard import dashboard
+from dcgm import of_dcgm
 from panels import (
     FULLNESS,
     GOOD_IS_ZERO,
@@ -26,7 +27,6 @@ from promql import (
     named,
     named_gpu,
     of_gpu,
-    of_node,
     once,
     or_zero,
     per_device,
@@ -38,17 +38,10 @@ from usage import NOTHING
 WARMTH = ((None, GREEN), (80, YELLOW), (90, RED))
 _GPU = "{{node}} GPU {{gpu}}"
 _MIG = "{{node}} GPU {{gpu}} {{mig_instance}}"
-_DCGM = "Served with --dialect process,session,energy,native,dcgm (docs/dashboards.md)"
-_DCGM_ROW = ("UUID", "GPU_I_ID", "gpu", "Hostname")
 
 
 def _line(family: str, *matchers: str) -> list[Query]:
     return [Query(named_gpu(per_gpu(f"gpuledger_device_{family}", *matchers)), _GPU)]
-
-
-def dcgm(field: str) -> str:
-    """A field of the dcgm dialect on the chosen GPUs, each row once."""
-    return once(of_node(f"DCGM_FI_{field}", 'UUID=~"$gpu"'), *_DCGM_ROW)
 
 
 def build() -> Json:
@@ -60,7 +53,7 @@ def build() -> Json:
         ("MIG instances", _instances()),
         ("Errors", _errors()),
         ("PCIe bus", _pcie()),
-        ("Throttling, profiling, NVLink and memory rows: of the dcgm dialect", _of_dcgm()),
+        ("Throttling, profiling, NVLink and memory rows: of the dcgm dialect", of_dcgm()),
         ("What the driver does not tell", [_untold()]),
     ]
     text = "Whether each GPU is well, and all that it tells of itself. Made by `make dashboards`."
@@ -355,83 +348,6 @@ def _pcie() -> list[Panel]:
             empty="No GPU here counts replays",
             sort="In the time range",
             size=(12, 8),
-        ),
-    ]
-
-
-def _of_dcgm() -> list[Panel]:
-    legend = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
-    share: dict[str, Any] = {
-        "unit": "percentunit",
-        "decimals": 0,
-        "highest": 1,
-        "size": (8, 8),
-        "empty": _DCGM,
-    }
-    causes = {
-        "power cap": 4,
-        "hardware slowdown": 8,
-        "heat, software": 32,
-        "heat, hardware": 64,
-        "power brake": 128,
-    }
-    reasons = once(of_node("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 'UUID=~"$gpu"'), "UUID")
-    held_down = [Query(f"sum(floor({reasons} / {bit}) % 2)", cause) for cause, bit in causes.items()]
-    link = dcgm("DEV_NVLINK_BANDWIDTH_TOTAL")
-    rows = [
-        Column(
-            "Remapped, uncorrected", dcgm("DEV_UNCORRECTABLE_REMAPPED_ROWS"), decimals=0, steps=GOOD_IS_ZERO
-        ),
-        Column("Remapped, corrected", dcgm("DEV_CORRECTABLE_REMAPPED_ROWS"), decimals=0),
-        Column("Waits for a reset", dcgm("DEV_ROW_REMAP_PENDING"), decimals=0, steps=GOOD_IS_ZERO),
-        Column("Failed", dcgm("DEV_ROW_REMAP_FAILURE"), decimals=0, steps=GOOD_IS_ZERO),
-    ]
-    return [
-        series(
-            "GPUs whose clocks are held down",
-            "By cause: the power limit, the hardware (heat or power, at once), heat as the driver or "
-            "the hardware "
-            "sees it, an external brake. A GPU can have several.",
-            held_down,
-            decimals=0,
-            empty=_DCGM,
-        ),
-        series(
-            "NVLink",
-            "Bytes a second over all links of the GPU, both ways.",
-            [Query(f"{link} * 1024000", legend)],
-            unit="Bps",
-            decimals=1,
-            empty=_DCGM,
-        ),
-        series(
-            "SM active",
-            "Share of cycles in which an SM had a warp, over all SMs.",
-            [Query(dcgm("PROF_SM_ACTIVE"), legend)],
-            **share,
-        ),
-        series(
-            "Tensor active",
-            "Share of cycles in which the tensor pipes were busy.",
-            [Query(dcgm("PROF_PIPE_TENSOR_ACTIVE"), legend)],
-            **share,
-        ),
-        series(
-            "DRAM active",
-            "Share of cycles in which device memory was read or written.",
-            [Query(dcgm("PROF_DRAM_ACTIVE"), legend)],
-            **share,
-        ),
-        table(
-            "Memory rows",
-            "Rows remapped over the life of the board. What waits for a reset is done at the next; what "
-            "failed "
-            "wants a new board.",
-            {"Hostname": "Node", "gpu": "GPU", "UUID": "UUID"},
-            rows,
-            empty=_DCGM,
-            sort="Remapped, uncorrected",
-            size=(24, 8),
         ),
     ]
 

@@ -265,7 +265,9 @@ def table(
     renamed = {**labels, **fields, "Value": columns[0].title}
     organize = {
         "excludeByName": {"Time": True},
-        "indexByName": {name: index for index, name in enumerate(sorted(renamed, key="uuid".__eq__))},
+        "indexByName": {
+            name: index for index, name in enumerate(sorted(renamed, key=lambda name: name == "uuid"))
+        },
         "renameByName": renamed,
     }
     overrides = [

@@ -63,9 +63,8 @@ def state(name: str) -> str:
 
 def state_code() -> str:
     """One number per device for what it does: the codes of STATES."""
-    return " + ".join(
-        f"{code} * {in_state(name)}" for code, name in ((3, "active"), (2, "held"), (1, "idle"))
-    )
+    codes = ((3, "active"), (2, "held"), (1, "idle"))
+    return " + ".join(f"{code} * {in_state(name)}" for code, name in codes)
 
 
 def processes() -> str:

@@ -103,7 +103,11 @@ class Reloader:
             log.exception("the settings could not be taken")
             self._refuse(f"internal error in gpuledger, please report it: {type(error).__name__}: {error}")
         else:
-            touched = [str(file) for file, state in states.items() if self._good.get(file) != state]
+            touched = [
+                str(file)
+                for file, state in states.items()
+                if file not in self._files and self._good.get(file) != state
+            ]
             self._good = states
             self._tell(found, after, touched)
         self._owed = False

@@ -180,12 +180,6 @@ def test_what_cannot_be_sent_is_one_line(url: str, query: str) -> None:
     assert "\n" not in str(failed.value)
 
 
-def test_a_proxy_that_is_none_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://[")
-    with pytest.raises(GpuledgerError):
-        Prometheus("http://prometheus.invalid").vector("up", 0)
-
-
 def test_a_path_of_any_letters_is_quoted() -> None:
     with answering(EMPTY) as real:
         Prometheus(real.url + "/é%20x?t=ü").vector("up", 0)

@@ -197,7 +197,7 @@ def test_the_table_says_whence_and_how_sure(moved: Fleet) -> None:
         "± kWh",
         "cost EUR",
         f"From Prometheus at {moved.real.url}, scraped every 1 s",
-        "upper bound",
+        "the sum over its owners",
     ):
         assert words in done.stdout
 

@@ -217,6 +217,19 @@ def test_gpu_hours_are_seconds_times_the_part_of_the_gpu() -> None:
     assert any("1 MIG instance" in note for note in found.notes), "whose part nobody told"
 
 
+def test_of_gpu_hours_it_is_said_what_counts_twice_and_what_for_nobody() -> None:
+    """They are no upper bound: a row can have fewer than the books, and more."""
+    books = Books(watching("GPU-0"))
+    shared: Told = [(owner("GPU-0", "t"), 0, 3600), (owner("GPU-0", "u"), 0, 3600)]
+    books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], {RESIDENT: shared})
+    found = books.report("namespace")
+    assert [line.resident for line in found.lines] == [7200]
+    (note,) = (note for note in found.notes if note.startswith("GPU-hours"))
+    assert "upper bound" not in note
+    assert "owners of one row who shared a GPU count each" in note
+    assert "pauses, time without a list of processes" in note
+
+
 def test_by_label_a_pods_label_is_looked_up_by_our_own_names() -> None:
     books = Books(watching("GPU-0"))
     told = [(scraped(namespace="ml", pod="t", pod_uid="u", label="team", value="nlp"), 1.0)]

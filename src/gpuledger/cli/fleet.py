@@ -57,7 +57,7 @@ class Asker:
             told = self._client.matrix(f"{self._of('gpuledger_ticks_total')}[{_span(_SAMPLED)}]", at)
             found: dict[Target, float] = {}
             for labels, times in told:
-                gaps = [after - before for before, after in pairwise(times)]
+                gaps = [after - before for before, after in pairwise(times) if after > before]
                 if gaps:
                     found[target_of(labels)] = median(gaps)
             if found:

@@ -107,7 +107,7 @@ class Fleet:
         self.energy.rises.add(energy, self._born_of(part, energy, fallen), twice.energy)
         for (uuid,), gained in fallen.items():
             if gained.falls:
-                gone = gained.falls * self._newborn(uuid)
+                gone = gained.falls * self._watts.get(uuid, 0.0) * self._waits()
                 self.doubts.lost[uuid] = self.doubts.lost.get(uuid, 0.0) + gone
             if gained.unclear:
                 self.unclear.add(uuid)
@@ -175,12 +175,11 @@ class Fleet:
         return devices, self.energy.rises.beyond(energy, self._born_of(part, energy, devices), twice.energy)
 
     def _twice(self, part: Range) -> Twice:
-        return Twice(part, self.inventory, self._newborn)
+        return Twice(part, self.inventory, self._watts, self._waits())
 
-    def _newborn(self, uuid: str) -> float:
-        """Joules that were used at most between two scrapes and had not been told yet."""
-        interval = self.inventory.interval
-        return self._watts.get(uuid, 0.0) * (interval + held_back(interval))
+    def _waits(self) -> float:
+        """Seconds after which what a Gpu used has been told, and scraped once more."""
+        return self.inventory.interval + held_back(self.inventory.interval)
 
     def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
         own = self.inventory.scrapes.own

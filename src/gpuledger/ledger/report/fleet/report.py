@@ -199,8 +199,9 @@ def _notes(fleet: Fleet, total: Line, period: Period, origin: str) -> Iterator[s
     observed = float(sum(fleet.observed.values()) / SECONDS_PER_HOUR)
     if RESIDENT in fleet.seconds:
         yield (
-            f"GPU-hours: {observed:,.2f} scraped. They are an upper bound: where owners of one row shared a "
-            "GPU, Prometheus cannot tell when they were there together, and it counts for each."
+            f"GPU-hours: {observed:,.2f} scraped. A row's are the sum over its owners, and ± is not about "
+            "them: owners of one row who shared a GPU count each, which books count once; pauses, time "
+            "without a list of processes, and a scrape or two of each stay count for nobody."
         )
     else:
         yield (

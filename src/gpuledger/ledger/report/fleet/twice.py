@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 
 from gpuledger.ledger.report.fleet.inventory import Inventory
@@ -13,16 +13,17 @@ from gpuledger.ledger.report.fleet.scraped import Name, Target, Windows, target_
 
 
 class Twice:
-    """Of one Range. `newborn` is how many joules a counter of this Gpu has at most when it is first told.
+    """Of one Range. `watts` is the highest power of each Gpu, `waits` the seconds after which what it used
+    has been scraped: a counter that began anew has no more than their product when it is first told.
 
     A Gpu's own counter decides: if its second target went on where the first one was, the two came one after
     the other, and so did what they tell of the Gpu's owners.
     """
 
-    def __init__(self, part: Range, inventory: Inventory, newborn: Callable[[str], float]) -> None:
+    def __init__(self, part: Range, inventory: Inventory, watts: Mapping[str, float], waits: float) -> None:
         self._length = part.ends - part.begins
         self._interval = inventory.interval
-        self._newborn = newborn
+        self._watts, self._waits = watts, waits
         self._gained: Mapping[Name, Rise] = {}
         self._at_once = _at_once(part)
         self._seconds: dict[str, float] = {}
@@ -33,7 +34,11 @@ class Twice:
 
     def devices(self, name: Name) -> Shared:
         """Of a Gpu's own counter."""
-        return Shared() if name[0] in self._at_once else Shared(newborn=self._newborn(name[0]))
+        return (
+            Shared()
+            if name[0] in self._at_once
+            else Shared(newborn=self._waits * self._watts.get(name[0], 0.0))
+        )
 
     def look(self, windows: Windows, gained: Mapping[Name, Rise]) -> None:
         """Take in how the Gpus' own counters rose: the rest goes by them."""
@@ -60,8 +65,9 @@ class Twice:
             return None
         if rise.unclear:
             return Shared(newborn=inf)
-        newborn = self._newborn(name[0])
-        return Shared(rise.again + newborn if newborn else inf, newborn)
+        # Twice its mean power where nobody tells the highest.
+        watts = self._watts.get(name[0]) or 2 * rise.amount / self._length
+        return Shared(rise.again + self._waits * watts, self._waits * watts)
 
     def times(self, name: Name) -> Shared | None:
         """Of seconds, which begin anew with each start of a node's program."""

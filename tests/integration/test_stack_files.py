@@ -201,6 +201,15 @@ def test_the_collectors_file_tells_all_that_is_told_without_it() -> None:
     assert yaml.safe_load(SETTINGS.read_text())["dcgm"]["collectors"] == f"/etc/gpuledger/{COLLECTORS.name}"
 
 
+def test_the_page_names_every_file_image_and_unit() -> None:
+    page = (DEPLOY.parent / "docs/compose.md").read_text()
+    assert set(re.findall(r"^\| `([\w-]+\.yaml)` \|", page, re.MULTILINE)) == set(OVERRIDES)
+    images = {service["image"] for service in services("alertmanager.yaml").values()}
+    assert set(re.findall(r"(?:gpuledger|prom/prometheus|grafana/grafana):[\w.-]*\d[\w.-]*", page)) <= images
+    told = set(re.findall(r"^\| `(gpuledger[\w-]*)\.\w+` \|", page, re.MULTILINE))
+    assert told == {unit.stem for unit in UNITS}
+
+
 def exec_start(unit: Path) -> list[str]:
     (command,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
     assert command.split()[0] == "/usr/bin/gpuledger"

@@ -1,0 +1,27 @@
+"""Write the dashboards: `python deploy/grafana/make [FOLDER]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import energy
+import fleet
+import health
+import usage
+
+BUILDERS = (usage.build, energy.build, health.build, fleet.build)
+
+
+def main(folder: Path) -> None:
+    """One file per dashboard, named for its uid."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for build in BUILDERS:
+        made = build()
+        text = json.dumps(made, indent=2, ensure_ascii=False)
+        (folder / f"{made['uid']}.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1] / "dashboards")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -38,46 +39,67 @@ LOST = 'ALERTS{alertname="GPULost"}'
 class Stack(NamedTuple):
     real: StackPrometheus
     manager: Alertmanager
+    ill: str
+    well: str
+
+    def names(self, instance: str) -> set[str]:
+        return {labels["alertname"] for labels in self.real.labels(f'ALERTS{{instance="{instance}"}}')}
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A node with a GPU that fell off the bus, watched by the stack."""
+    """A node with a GPU that fell off the bus, and one with MIG, MPS and pods, watched by the stack."""
     folder = tmp_path_factory.mktemp("stack")
     (folder / "scenario.yaml").write_text(SCENARIO)
     with (
-        serving("--source", f"simulator:{folder / 'scenario.yaml'}", *EXPORTER) as server,
+        serving("--source", f"simulator:{folder / 'scenario.yaml'}", *EXPORTER) as ill,
+        serving("--source", "simulator", *EXPORTER) as well,
         alertmanager(folder / "alertmanager") as manager,
-        watching(folder, [f"127.0.0.1:{server.port}"], manager.address) as real,
+        watching(folder, [f"127.0.0.1:{node.port}" for node in (ill, well)], manager.address) as real,
     ):
         # The rules' groups are evaluated every 30 seconds, and one begins with what another recorded.
-        wait_until(lambda: real.query(LOST), "the rules to be evaluated", patience=2 * PATIENCE)
-        yield Stack(real, manager)
+        for alert in (LOST, 'ALERTS{alertname="LongRunningGPUProcess"}'):
+            wait_until(
+                lambda alert=alert: real.query(alert), "the rules to be evaluated", patience=2 * PATIENCE
+            )
+        yield Stack(real, manager, *(f"127.0.0.1:{node.port}" for node in (ill, well)))
 
 
 def test_a_fatal_xid_reaches_the_alertmanager(told: Stack) -> None:
     (alert,) = wait_until(lambda: told.manager.alert("GPUXidFatal"), "the alert")
-    (instance,) = (labels["instance"] for labels in told.real.labels("up"))
     labels = alert["labels"]
     assert (labels["xid"], labels["gpu"], labels["severity"]) == ("79", "1", "critical")
     # Of the target, of prometheus.yml, and of the group.
     assert (labels["instance"], labels["service"], labels["job"]) == (
-        instance,
+        told.ill,
         "monitor-1",
         "monitoring-item",
     )
     assert labels["monitor"] == "codelab-monitor"
     assert [receiver["name"] for receiver in alert["receivers"]] == ["on-call"]
-    assert alert["annotations"]["summary"] == f"Xid 79 on GPU 1 of {instance}"
+    assert alert["annotations"]["summary"] == f"Xid 79 on GPU 1 of {told.ill}"
     assert "NVIDIA H100 80GB HBM3" in alert["annotations"]["description"]
     assert alert["annotations"]["runbook"]
 
 
 def test_what_is_well_is_not_told(told: Stack) -> None:
     # The fault, and that it is made up: nothing else, of all the rules.
-    names = {labels["alertname"] for labels in told.real.labels("ALERTS")}
-    assert names == {"GPULost", "GPUXidFatal", "GPUDataSimulated"}
+    assert told.names(told.ill) == {"GPULost", "GPUXidFatal", "GPUDataSimulated"}
     assert [labels["gpu"] for labels in told.real.labels(LOST)] == ["1"]
+    assert told.names(told.well) == {"LongRunningGPUProcess", "GPUDataSimulated"}
+
+
+def test_a_long_running_process_is_told_with_its_owner(told: Stack) -> None:
+    alerts = wait_until(lambda: told.manager.alert("LongRunningGPUProcess"), "the alerts")
+    texts = {alert["labels"]["pid"]: alert["annotations"] for alert in alerts}
+    assert re.fullmatch(
+        r"tritonserver of pod vision/detector-api-6c9d7f5b8-x2k4m began 1d 2h \d+m \d+s ago\.",
+        texts["20351"]["description"],
+    )
+    # On an instance of MIG, and a unit of systemd.
+    summary = f"Process 20360 on GPU 6_2_0 of {told.well} has run for 5h"
+    assert texts["20360"]["summary"].startswith(summary)
+    assert texts["20356"]["description"].startswith("nvidia-cuda-mps-server of nvidia-mps.service began")
 
 
 def test_every_rule_is_evaluated_without_error(told: Stack) -> None:

@@ -126,6 +126,23 @@ def test_prometheus_scrapes_the_service_by_name_with_the_documents_settings() ->
     assert job["static_configs"][0]["labels"] == {"service": "monitor-1"}
 
 
+def test_grafana_finds_its_dashboards_and_the_prometheus_beside_it() -> None:
+    asked = services()
+    mounts = dict(volume.split(":")[1::-1] for volume in asked["grafana"]["volumes"])
+    provisioning = Path(mounts["/etc/grafana/provisioning"])
+    (provider,) = yaml.safe_load(next((provisioning / "dashboards").glob("*.yaml")).read_text())["providers"]
+    dashboards = Path(mounts[provider["options"]["path"]])
+    (source,) = yaml.safe_load(next((provisioning / "datasources").glob("*.yaml")).read_text())["datasources"]
+    name, _, port = source["url"].removeprefix("http://").partition(":")
+    assert {entry["target"] for entry in asked[name]["ports"]} == {int(port)}
+    # What they ask of the dcgm dialect is in the stack's file of fields.
+    fields = {
+        field for file in dashboards.glob("*.json") for field in re.findall(r"DCGM_FI_\w+", file.read_text())
+    }
+    assert fields
+    assert fields <= set(re.findall(r"^DCGM_FI_\w+", COLLECTORS.read_text(), re.MULTILINE))
+
+
 def test_every_flag_of_prometheus_and_alertmanager_is_one_of_theirs() -> None:
     asked = services("alertmanager.yaml")
     for program, name in (("prometheus", "prometheus"), ("prometheus-alertmanager", "alertmanager")):

@@ -139,12 +139,26 @@ def add_a_year(folder: Path) -> None:
                     }
                     sessions.append([told.get(column, 0) for column in columns])
                     usage.append(
-                        (number, begins + 3600, begins + 3600, 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 10**9, 10**9)
+                        (
+                            number,
+                            begins + 3600,
+                            begins + 3600,
+                            1,
+                            0,
+                            0.0,
+                            0.0,
+                            0.0,
+                            0.0,
+                            0,
+                            10**9,
+                            10**9,
+                            begins,
+                        )
                     )
         books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 12)})", spans)
         books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
         books.executemany(f"INSERT INTO sessions VALUES ({marks})", sessions)
-        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 12)})", usage)
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage)
         books.commit()
 
 

@@ -82,7 +82,7 @@ def fill(folder: Path) -> None:
         columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
         places = ", ".join("?" * len(columns))
         books.executemany(f"INSERT INTO sessions VALUES ({places})", sessions(columns))
-        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 12)})", usage())
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage())
         fill_detail(books)
         fill_hours(books, parties)
         meta = [("unix", NOW * 3600.0), ("times_from", NOW - DETAIL_DAYS * 24)]
@@ -128,8 +128,22 @@ def sessions(columns: list[str]) -> Iterator[list[object]]:
 
 def usage() -> Iterator[tuple[object, ...]]:
     """Rows of the table."""
-    for number, _, _, _, ends in every_session():
-        yield (number, ends, ends, 1, 2**33, 100.0, 480.0, 0.9, 120.0, 0, 150_000_000, 300_000_000)
+    for number, _, _, begins, ends in every_session():
+        yield (
+            number,
+            ends,
+            ends,
+            1,
+            2**33,
+            100.0,
+            480.0,
+            0.9,
+            120.0,
+            0,
+            150_000_000,
+            300_000_000,
+            *[begins, ends, begins, 0],
+        )
 
 
 def fill_detail(books: sqlite3.Connection) -> None:

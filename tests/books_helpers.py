@@ -18,6 +18,7 @@ from gpuledger.model.devices import Gpu
 from gpuledger.model.process import GpuProcess, UtilizationSample
 from gpuledger.model.session import EnergyState, LedgerState
 from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.workload import Allocation
 
 UNIX = 1_700_000_000.0
 SETTINGS = LedgerSettings(zero_hold=2.0, retention=5.0)
@@ -46,6 +47,7 @@ class Run:
         processes: Sequence[GpuProcess] = (),
         seconds: float = 1.0,
         busy: bool = True,
+        allocations: tuple[Allocation, ...] = (),
     ) -> LedgerState:
         self.clock.advance(seconds)
         at = self.clock.now_elapsed
@@ -59,7 +61,9 @@ class Run:
             ]
             values = {q.ENERGY: value, q.UTILIZATION: 0.5 if samples else 0.0, q.POWER_LIMIT_MAX: 10_000.0}
             readings.append(reading(card, *mine, values=values, samples=tuple(samples)))
-        snapshot = Snapshot(self.clock.now_unix, at, SourceInfo("test"), tuple(readings), boot_id=self.boot)
+        seen = tuple(readings)
+        source = SourceInfo("test")
+        snapshot = Snapshot(self.clock.now_unix, at, source, seen, allocations, boot_id=self.boot)
         state = self.ledger.post(snapshot)
         assert_tells_everything(state.energy)
         return state

@@ -7,10 +7,10 @@ from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
-from gpuledger.cli.report import read
 from gpuledger.ledger.report.grouping import Key
 from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.store import billing
 from gpuledger.ledger.store.fold import fold_spans, fold_times
 from gpuledger.ledger.store.history import History
 
@@ -22,7 +22,7 @@ def report_of(
     file: Path, by: str = "owner", between: tuple[int, int] = EVER, prices: Prices | None = None
 ) -> Report:
     with closing(History(file)) as history:
-        return read(history, by, prices or Prices(), between)
+        return billing.report_of(history, by, prices or Prices(), between)
 
 
 def lines_of(found: Report) -> dict[Key, Line]:

@@ -32,6 +32,8 @@ PANELS = [
     if panel["type"] != "row"
 ]
 each_panel = pytest.mark.parametrize("panel", PANELS)
+each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
+each_range = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["targets"][0]["range"]])
 
 IDLE = """
 gpus:
@@ -162,24 +164,22 @@ def test_every_query_is_answered(fleet: Fleet, panel: dict[str, Any]) -> None:
         wait_until(lambda asked=target["expr"]: fleet.ask(asked), f"an answer to {target['expr']}")
 
 
-@each_panel
+@each_table
 def test_every_column_of_a_table_has_a_heading(fleet: Fleet, panel: dict[str, Any]) -> None:
     """A label that nobody named would stand at the table's end under its raw name."""
-    if panel["type"] == "table":
-        named = panel["transformations"][1]["options"]["renameByName"].keys()
-        for target in panel["targets"]:
-            told = {label for row in fleet.ask(target["expr"]) for label in row["metric"]}
-            assert told <= named
+    named = panel["transformations"][1]["options"]["renameByName"].keys()
+    for target in panel["targets"]:
+        told = {label for row in fleet.ask(target["expr"]) for label in row["metric"]}
+        assert told <= named
 
 
-@each_panel
+@each_range
 def test_a_range_is_answered(fleet: Fleet, panel: dict[str, Any]) -> None:
     """What holds now must hold at each step: a join that was ambiguous for a moment fails the whole panel."""
     for target in panel["targets"]:
-        if target["range"]:
-            now = time.time()
-            query = substituted(target["expr"], {**FIXED, **EVERYTHING})
-            assert fleet.query("query_range", query=query, start=now - 10, end=now, step=1)
+        now = time.time()
+        query = substituted(target["expr"], {**FIXED, **EVERYTHING})
+        assert fleet.query("query_range", query=query, start=now - 10, end=now, step=1)
 
 
 @each_panel
@@ -252,23 +252,35 @@ def _only(uid: str, title: str) -> str:
     return str(target["expr"])
 
 
+def columns(fleet: Fleet, rows: str, *headings: str) -> list[dict[frozenset[tuple[str, str]], float]]:
+    """Columns of a table of energy by row, all of one moment that every scrape is in by now."""
+    at = f"[$__range] @ {time.time() - 5:.3f}"
+    found = []
+    for heading in headings:
+        answer = fleet.ask(column("gpuledger-energy", rows, heading).replace("[$__range]", at))
+        found.append({frozenset(row["metric"].items()): float(row["value"][1]) for row in answer})
+    return found
+
+
 @pytest.mark.parametrize("rows", ["By namespace", "By pod or job", "By user"])
 def test_measured_and_apportioned_sum_to_energy_which_is_within_its_bounds(fleet: Fleet, rows: str) -> None:
-    # A moment that every scrape is in: a scrape bears the time at which it began.
-    at = f" @ {time.time() - 5:.3f}"
-
-    def told(heading: str) -> dict[frozenset[tuple[str, str]], float]:
-        query = column("gpuledger-energy", rows, heading).replace("[$__range]", f"[$__range]{at}")
-        answer = fleet.ask(query)
-        return {frozenset(row["metric"].items()): float(row["value"][1]) for row in answer}
-
-    energy, measured, apportioned, most = map(told, ("Energy", "Measured", "Apportioned", "At most"))
+    told = columns(fleet, rows, "Energy", "Measured", "Apportioned", "At most")
+    energy, measured, apportioned, most = told
     assert energy
     assert energy.keys() == measured.keys() == apportioned.keys() == most.keys()
     for row, used in energy.items():
         assert measured[row] + apportioned[row] == pytest.approx(used)
         assert measured[row] <= used + 1e-9
         assert used <= most[row] + 1e-9
+
+
+@pytest.mark.parametrize("rows", ["By namespace", "By pod or job"])
+def test_cost_is_of_energy_and_of_gpu_hours(fleet: Fleet, rows: str) -> None:
+    energy, hours, cost = columns(fleet, rows, "Energy", "GPU-hours", "Cost")
+    assert max(cost.values()) > 0
+    assert cost.keys() == energy.keys()
+    for row, used in energy.items():
+        assert cost[row] == pytest.approx(used * 1.4 * 0.30 + hours.get(row, 0) * 1.5)
 
 
 def test_held_devices_are_told_with_their_holder(fleet: Fleet) -> None:

@@ -44,7 +44,7 @@ enum {
     X(max_sm_clock, 1980) X(max_memory_clock, 2619) X(max_video_clock, 1545) X(app_sm_clock, 1980) X(app_memory_clock, 2619) \
     X(bar1_total, 137438953472) X(bar1_used, 1048576) X(ecc_corrected_volatile, 0) X(ecc_uncorrected_volatile, 0) \
     X(retired_corrected, 0) X(retired_uncorrected, 0) X(retired_pending, 0) \
-    X(remapped_corrected, 0) X(remapped_uncorrected, 0) X(remap_pending, 0) X(remap_failure, 0) X(recovery, 0) \
+    X(remapped_corrected, 0) X(remapped_uncorrected, 0) X(remap_pending, 0) X(remap_failure, 0) X(recovery, 0) X(fabric, 0) \
     X(violation_power, 0) X(violation_thermal, 0) X(violation_sync_boost, 0) X(violation_board_limit, 0) \
     X(violation_low_utilization, 0) X(violation_reliability, 0) X(nvlink_tx, 4000) X(nvlink_rx, 5000) \
     X(nvlink_crc_flit, 0) X(nvlink_crc_data, 0) X(nvlink_replay, 0) X(nvlink_recovery, 0)
@@ -589,6 +589,14 @@ API int nvmlDeviceGetBAR1MemoryInfo(char *device, u64 *to) {
     to[1] = g->number[N_bar1_total] - g->number[N_bar1_used];
     to[2] = g->number[N_bar1_used];
     for (u32 n = 0; n < 3; n++) to[n] = told_with(i, __func__, n, to[n]);
+    return SUCCESS;
+}
+
+typedef struct { unsigned char cluster[16]; u32 status, clique; unsigned char state; } Fabric;
+API int nvmlDeviceGetGpuFabricInfo(char *device, Fabric *to) {
+    WHOLE;
+    memset(to, 0, sizeof *to);
+    to->state = (unsigned char)told(i, __func__, g->number[N_fabric]);
     return SUCCESS;
 }
 

@@ -11,6 +11,7 @@ from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Health, Page
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.outputs.addresses import Address
+from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.routes import Response, Routes, plain
@@ -77,12 +78,12 @@ def some_routes(**bodies):
 BIG = bytes(range(256)) * 16_384
 
 
-def serve(scenario, *, routes=None, limits=None, grace=60.0, listeners=None):
+def serve(scenario, *, routes=None, limits=None, grace=60.0, listeners=None, speaker=Connection):
     """Run `scenario(server)` against a started server."""
 
     async def run():
         pairs = listeners or [(LOCAL, routes or some_routes())]
-        server = HttpServer(pairs, limits or Limits(), grace)
+        server = HttpServer(pairs, limits or Limits(), grace, speaker)
         await server.start()
         try:
             return await asyncio.wait_for(scenario(server), 30)

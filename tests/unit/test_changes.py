@@ -100,6 +100,7 @@ def test_what_needs_a_restart_is_no_more_than_what_must() -> None:
         "passwd_file",
         "host.pids",
         "control.socket",
+        "web.config.file",
         "profiling.dcgm_exporter_url",
         "profiling.dcgm_exporter_period",
     }

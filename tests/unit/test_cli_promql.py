@@ -24,6 +24,7 @@ VECTOR = {
 }
 MATRIX = {"status": "success", "data": {"result": [{"metric": {}, "values": [[1.5, "0"], [2.5, "0"]]}]}}
 EMPTY = {"status": "success", "data": {"result": []}}
+ODD_HEADERS = ["X:→", "→: x", "X: a\0b", "X: \udcff", "X: \x7f", "(X): a", "Content-Length: 3"]
 
 
 class Answering:
@@ -115,6 +116,26 @@ def test_who_asks_is_in_the_url_or_in_a_header_and_never_in_an_error() -> None:
         ({"status": "error", "error": "x" * 5000}, 400, {}, "answers error: xxx"),
         (b"", 302, {"Location": "https://elsewhere/"}, "sends elsewhere, to https://elsewhere/"),
         (b"", 403, {}, "refuses (403)"),
+        (b"", 302, {"Location": "http://[::1"}, "sends elsewhere, to http://[::1: name that"),
+        (b"", 307, {"Location": "http://h/" + "x" * 5000}, "sends elsewhere, to http://h/xxx"),
+        (b"", 302, {"Location": "ftp://h/\x1b[2J"}, "sends elsewhere, to ftp://h/ [2J: name that"),
+        (b"", 304, {}, "is not a Prometheus: it answers 304"),
+        (b"[" * 100_000, 200, {}, "is not a Prometheus"),
+        (b"\xff\xfe", 200, {}, "is not a Prometheus"),
+        (gzip.compress(b"{}")[:-9], 200, {"Content-Encoding": "gzip"}, "is not a Prometheus"),
+        ({"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}, 200, {}, "is not a"),
+        ({"status": "success", "data": {"resultType": "string", "result": "up"}}, 200, {}, "is not a"),
+        ({"status": "success", "data": {"result": None}}, 200, {}, "is not a Prometheus"),
+        (
+            {"status": "success", "data": {"result": [{"metric": {"a": 1}, "value": [1, "2"]}]}},
+            200,
+            {},
+            "is not",
+        ),
+        ({"status": "success", "data": {"result": [{"metric": [], "value": [1, "2"]}]}}, 200, {}, "is not a"),
+        ({"status": "success", "data": {"result": [{"metric": {}, "value": [1, "x"]}]}}, 200, {}, "is not a"),
+        ({"status": "success", "data": {"result": [{"metric": {}, "value": [1]}]}}, 200, {}, "is not a"),
+        ({"status": "error", "error": "a\x1b[31mb\0c"}, 400, {}, "answers error: a [31mb c"),
     ],
 )
 def test_what_is_wrong_is_one_line(body: Any, status: int, headers: Mapping[str, str], words: str) -> None:
@@ -123,6 +144,46 @@ def test_what_is_wrong_is_one_line(body: Any, status: int, headers: Mapping[str,
     assert words in str(failed.value)
     assert "\n" not in str(failed.value)
     assert len(str(failed.value)) < 500
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300"])
+def test_what_is_no_number_is_absent(value: str) -> None:
+    result = [{"metric": {"a": value}, "value": [1, value]}, {"metric": {}, "value": [1, "0"]}]
+    with answering({"status": "success", "data": {"result": result}}) as real:
+        assert Prometheus(real.url).vector("up", 0) == [({}, 0.0)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_without_end_is_not_read_to_it(packed: bool, status: int) -> None:
+    body = b" " * (3 << 20)
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    with answering(gzip.compress(body) if packed else body, status, headers) as real:
+        client = Prometheus(real.url, most=1 << 20)
+        with pytest.raises(GpuledgerError, match=r"more than 1 MiB to one query.*--prometheus\.match"):
+            client.vector("up", 0)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_breaks_off_is_one_line(status: int) -> None:
+    longer = {"Content-Length": "2000", "Connection": "close"}
+    with answering(b"{}", status, longer) as real, pytest.raises(GpuledgerError, match="broke off"):
+        Prometheus(real.url, timeout=1).vector("up", 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "query"), [("http://a..b", "up"), (f"http://{'a' * 70}.b", "up"), ("http://h", "\udcff")]
+)
+def test_what_cannot_be_sent_is_one_line(url: str, query: str) -> None:
+    with pytest.raises(GpuledgerError, match=r"cannot be (asked|reached)") as failed:
+        Prometheus(url).vector(query, 0)
+    assert "\n" not in str(failed.value)
+
+
+def test_a_path_of_any_letters_is_quoted() -> None:
+    with answering(EMPTY) as real:
+        Prometheus(real.url + "/é%20x?t=ü").vector("up", 0)
+    assert real.asked[0][0] == "/%C3%A9%20x/api/v1/query?t=%C3%BC"
 
 
 def test_nobody_there_is_one_line() -> None:
@@ -134,13 +195,47 @@ def test_nobody_there_is_one_line() -> None:
         Prometheus(gone.url).vector("up", 0)
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host", "http://", "http:///path", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "ftp://host", "http://", "http:///path", "file:///etc/passwd", "http://[::1", "http://::1]"),
+        *(
+            "http://h:x",
+            "http://h:99999",
+            "http://h:-1",
+            "http://h:0",
+            "h:9090x",
+            "http://a b",
+            "http://h/a b",
+        ),
+        *(
+            "http://h\n",
+            "http://h/\x1b",
+            "http://h/\x7f",
+            "http://h/\udcff",
+            "http://h\u2100c",
+            "http://[v1.x",
+        ),
+    ],
+)
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="a URL such as"):
+    with pytest.raises(UsageError, match="a URL such as") as refused:
         Prometheus(url)
+    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("header", ["Authorization", "Authorization:", ": x", "A b: c", "A: b\r\nC: d"])
+@pytest.mark.parametrize(
+    "url", ["http://u:s3cret@h:x", "http://u:s3cret/w@h", "http://u:s3cret@[::1", "ftp://s3cret@h"]
+)
+def test_a_password_in_what_is_no_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Prometheus(url)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "header", ["Authorization", "Authorization:", ": x", "A b: c", "A: b\r\nC: d", *ODD_HEADERS]
+)
 def test_what_is_no_header_is_refused_and_not_repeated(header: str) -> None:
     with pytest.raises(UsageError) as refused:
         Prometheus("http://host", [header])

@@ -423,16 +423,6 @@ def test_it_wants_what_its_file_asks_for_labels_included() -> None:
     assert dialect(csv).wants == {q.TEMPERATURE, q.MIG_MODE}
 
 
-def test_another_file_counts_from_the_next_page_on() -> None:
-    told = dialect()
-    before = told.tell(posted(one_gpu()))
-    told.use(parse(b"DCGM_FI_DEV_SM_CLOCK, gauge, x\n", "b.csv"))
-    assert next(iter(before)).spec.name == "DCGM_FI_DEV_GPU_TEMP"
-    assert [family.spec.name for family in told.tell(posted(one_gpu()))] == ["DCGM_FI_DEV_SM_CLOCK"]
-    assert [spec.name for spec in told.specs] == ["DCGM_FI_DEV_SM_CLOCK"]
-    assert told.wants == {q.SM_CLOCK}
-
-
 def test_text_of_strangers_is_escaped() -> None:
     odd = gpu(0, name='say "hi"\\\nbye')
     told = dialect("150, gauge, a\\b\n")

@@ -204,9 +204,9 @@ def test_every_text_has_its_maker() -> None:
 def test_every_field_is_told_from_quantities_that_nvml_tells() -> None:
     told = {quantity for field in FIELDS for quantity in field.quantities}
     assert told <= set(SOURCES)
-    # DCGM has rates of the four counters, no graphics clock, and no word of what would make a card well.
+    # DCGM has rates of the four counters, no graphics clock, and no field for the last two.
     others = {q.PCIE_TX, q.PCIE_RX, q.NVLINK_TX, q.NVLINK_RX, q.GRAPHICS_CLOCK, q.MAX_GRAPHICS_CLOCK}
-    others |= {q.RECOVERY_ACTION}
+    others |= {q.RECOVERY_ACTION, q.FABRIC_STATE}
     assert set(QUANTITIES.values()) - told == others
 
 

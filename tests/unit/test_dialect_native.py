@@ -71,9 +71,14 @@ def test_a_lost_gpu_is_down_and_the_others_are_whole() -> None:
     assert {row[0] for row in families["processes"]} == {"GPU-1"}
 
 
-def test_what_a_device_does_not_have_is_told_as_unsupported() -> None:
-    families = told(snapshot(reading(gpu(0), supported={"fan_speed": False, "power": True})))
-    assert families["field_supported"] == {("GPU-0", "", "fan_speed"): 0, ("GPU-0", "", "power"): 1}
+def test_what_a_device_does_not_have_is_told_as_unsupported_and_why() -> None:
+    supported = {"fan_speed": False, "power": True, "sm_activity": False}
+    families = told(snapshot(reading(gpu(0), supported=supported)))
+    assert families["field_supported"] == {
+        ("GPU-0", "", "fan_speed", "driver"): 0,
+        ("GPU-0", "", "power", ""): 1,
+        ("GPU-0", "", "sm_activity", "profiling"): 0,
+    }
 
 
 def test_a_process_is_told_with_its_owner_on_the_info_series_alone() -> None:

@@ -17,7 +17,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.page import CollectorHealth, Health, Page, PauseHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
-from gpuledger.model.snapshot import Reading, SourceInfo
+from gpuledger.model.snapshot import Collected, Reading, SourceInfo
 
 CARD = gpu(0, name="NVIDIA H100 PCIe", pci_bus_id="00000000:C1:00.0", vbios="96.00", compute_capability="9.0")
 OK = Health(
@@ -76,6 +76,7 @@ QUANTITIES: list[tuple[Quantity, float, str, str]] = [
     (q.PERFORMANCE_STATE, 8, "pstate", "8"),
     (q.PERSISTENCE_MODE, 1, "persistence_mode", "1"),
     (q.COMPUTE_MODE, 3, "compute_mode", "3"),
+    (q.FABRIC_STATE, 3, "fabric_state", "3"),
     (q.RECOVERY_ACTION, 0, "gpu_recovery_action", "0"),
     (q.RECOVERY_ACTION, 7, "gpu_recovery_action", "7"),
     (q.MIG_MODE, 1, "mig_mode_current", "1"),
@@ -106,12 +107,13 @@ def test_a_quantity_is_told_as_nvidia_smi_prints_its_field(
     assert quantity in SmiDialect.wants
 
 
-# What the dashboards 14574 and 25547 ask for, but for `fabric_state`, which NVML is not asked for.
+# What the dashboards 14574 and 25547 ask for.
 DASHBOARDS = [
     "gpu_info",
     "pstate",
     "gpu_recovery_action",
     "compute_mode",
+    "fabric_state",
     "fan_speed_ratio",
     "temperature_gpu",
     "utilization_gpu_ratio",
@@ -186,6 +188,13 @@ def test_columns_go_before_quantities() -> None:
     told = lines(of(seen))
     assert told['nvidia_smi_pstate{uuid="0"}'] == "8"
     assert 'nvidia_smi_temperature_gpu{uuid="0"}' not in told
+
+
+def test_a_row_that_was_asked_for_and_did_not_come_is_not_made_up() -> None:
+    seen = snapshot(reading(CARD, values={q.TEMPERATURE: 50}), replace(columns(pstate="P8"), device=gpu(1)))
+    told = lines(page(replace(seen, collected=(Collected("columns", 0.1, "a row is mangled"),)), health=OK))
+    assert [key for key in told if 'uuid="0"' in key and "compute_apps" not in key] == []
+    assert told['nvidia_smi_pstate{uuid="1"}'] == "8"
 
 
 def test_gpu_info_is_told_without_columns_too() -> None:

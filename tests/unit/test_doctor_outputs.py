@@ -30,6 +30,25 @@ def taken() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+@pytest.mark.parametrize(
+    ("content", "verdict", "why"),
+    [
+        ("rate_limit: {interval: 1s, burst: 9}", Verdict.WORKS, "no TLS, no passwords"),
+        ("basic_auth_users: {alice: secret}", Verdict.FAILS, "basic_auth_users.alice: a bcrypt hash"),
+    ],
+)
+def test_a_web_config_is_read_as_serve_would(
+    tmp_path: Path, content: str, verdict: Verdict, why: str
+) -> None:
+    file = tmp_path / "web.yml"
+    file.write_text(content)
+    settings = HttpSettings(listen_address=(), web_config=str(file))
+    finding = run_checks(output_checks(settings, usual=()))[0]
+    assert (finding.check, finding.verdict) == ("output.web_config", verdict)
+    assert why in finding.why
+    assert "secret" not in finding.why
+
+
 def test_a_free_port_works_and_is_free_afterwards() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -317,3 +317,15 @@ def test_a_counter_that_was_reset_within_a_minute_of_silence_is_not_frozen() -> 
     bench.tick(71, 160 * J, [], power=60.0)
     assert not bench.book.frozen
     assert totals(bench) == {1: 160 * J}
+
+
+def test_a_lower_counter_that_cannot_have_counted_so_much_since_then_is_another_one() -> None:
+    """From 0 to 777 MJ in two seconds no board counts: the driver was not loaded anew."""
+    bench = Bench(gpu(0), limit=700.0)
+    high, watts = 777_600_000_000, 300_000
+    for second in range(6):
+        bench.tick(float(second), high + second * watts, [])
+    for second in range(6, 12):
+        bench.tick(float(second), high - 1_000_000 + second * watts, [])
+    booked = sum(one.millijoules for one in bench.posted)
+    assert booked <= 12 * watts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders import gpu, process, reading
 from gpuledger.ledger.handed import Handed, Handover
 from gpuledger.model.process import GpuProcess
@@ -20,10 +22,11 @@ def tick(
     owners: list[Workload],
     *processes: GpuProcess,
     failed: bool = False,
+    unix: float | None = None,
 ) -> None:
     allocations = tuple(Allocation(A, owner) for owner in owners)
     seen = (reading(A, *processes, failed=failed),)
-    handed.post(Snapshot(UNIX + at, at, SourceInfo("test"), seen, allocations))
+    handed.post(Snapshot(UNIX + at if unix is None else unix, at, SourceInfo("test"), seen, allocations))
 
 
 def only(handed: Handed) -> Handover:
@@ -74,10 +77,22 @@ def test_two_hands_at_once_are_two_handovers() -> None:
     assert [one.owner.pod for one in handed.open()] == ["anna", "ben"]
 
 
-def test_one_goes_on_over_a_restart_and_a_new_one_has_a_new_number() -> None:
+def test_over_a_restart_nothing_is_said_of_the_time_in_which_nobody_looked() -> None:
     handed = Handed()
     handed.resume([Handover(A, ANNA, UNIX - 100, UNIX - 50, number=7, stored=True)], 8)
     tick(handed, 0.0, [ANNA, BEN])
-    old, new = handed.open()
-    assert (old.number, old.begins, old.ends) == (7, UNIX - 100, UNIX)
-    assert (new.number, new.begins) == (8, UNIX)
+    assert [(one.number, one.over, one.ends) for one in handed.ended] == [(7, True, UNIX - 50)]
+    assert [(one.number, one.begins) for one in handed.open()] == [(8, UNIX), (9, UNIX)]
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0, 2e9])
+def test_a_clock_that_is_set_makes_no_time(step: float) -> None:
+    handed = Handed()
+    for at in range(6):
+        tick(handed, float(at), [ANNA])
+    first = only(handed)
+    for at in range(6, 11):
+        tick(handed, float(at), [ANNA], unix=UNIX + at + step)
+    second = only(handed)
+    assert (first.over, first.ends - first.begins) == (True, 5.0)
+    assert (second.begins, second.ends) == (UNIX + 5 + step, UNIX + 10 + step)

@@ -46,7 +46,8 @@ def test_a_moment_is_understood(written: str, unix: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["", "soon", "2026-13-01", "5 parsecs", "7x", "1e99d", "-3h", "99999-01-01"]
+    "written",
+    ["", "soon", "2026-13-01", "5 parsecs", "7x", "1e99d", "-3h", "99999-01-01", "9999-12-31T23:30"],
 )
 def test_what_is_no_moment_is_named_with_what_is_wanted(written: str) -> None:
     with pytest.raises(UsageError, match=r"^--since: a time ago \(36h, 7d\), a date .* not '"):

@@ -438,8 +438,8 @@ def test_calls_per_tick_are_bounded(machine):
     before = machine.source.calls
     machine.tick(seconds=10)
     # Every ten seconds also, per Gpu: two power limits, two temperatures, the fan, 4 highest clocks and 2 of
-    # applications, BAR1, PCIe replays and 3 modes; accounting mode, and once the number of Gpus.
-    assert machine.source.calls - before == 8 * (20 + 16 + 1) + 2
+    # applications, BAR1, PCIe replays, 3 modes and the fabric; accounting mode, and once the number of Gpus.
+    assert machine.source.calls - before == 8 * (20 + 17 + 1) + 2
     for gpu in machine.gpus:
         gpu.numbers["accounting"] = 1
     machine.tick(seconds=10)

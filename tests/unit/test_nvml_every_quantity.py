@@ -182,6 +182,7 @@ ROWS = [
     Row(q.REMAPPED_ROWS_UNCORRECTABLE, "field.143", 9, 9),
     flag(q.ROW_REMAP_PENDING, 144),
     flag(q.ROW_REMAP_FAILURE, 145),
+    Row(q.FABRIC_STATE, "nvmlDeviceGetGpuFabricInfo", 3, 3, blank=None, impossible=4),
     Row(q.RECOVERY_ACTION, "field.230", 2, 2, impossible=256),
     share(q.ENGINE_ACTIVITY, 1),
     share(q.SM_ACTIVITY, 2),

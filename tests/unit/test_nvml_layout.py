@@ -75,6 +75,12 @@ def test_the_times_of_an_accounting_record_are_where_nvidias_are():
     assert structs.ACCOUNTING_STATS.unpack(bytes(theirs)) == (1, 2, 3)
 
 
+def test_the_state_of_the_fabric_is_where_nvidias_is():
+    (layout,) = (group.layout for group in fields.GROUPS if group.call == "nvmlDeviceGetGpuFabricInfo")
+    theirs = pynvml.c_nvmlGpuFabricInfo_t(status=7, cliqueId=8, state=3)
+    assert layout.unpack(bytes(theirs)) == (3,)
+
+
 def test_the_metrics_begin_where_nvidias_do_and_have_room_for_more_of_them():
     theirs = pynvml.c_nvmlGpmMetricsGet_t
     assert structs.GPM_METRICS.size == theirs.metrics.offset

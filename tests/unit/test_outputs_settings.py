@@ -18,6 +18,7 @@ def test_flags_and_keys_are_those_documented():
     assert found == {
         "listen_address": (("--listen-address",), True),
         "metrics_path": (("--metrics-path",), False),
+        "web.config.file": (("--web.config.file", "--web.config-file"), False),
     }
 
 

@@ -332,8 +332,10 @@ def test_a_device_in_somebodys_hands_is_not_said_to_be_unused_in_a_pause() -> No
     post(1)
     assert post(10) == 10
     handed.interrupt()
-    assert post(30) == 10
-    assert post(10) == 20
+    # It ended when the pause began, and another one begins after it.
+    assert post(30) == 0
+    assert [one.ends for one in handed.ended] == [at - 30]
+    assert post(10) == 10
 
 
 def test_a_session_is_not_said_to_have_gone_on_as_it_was_in_a_pause() -> None:

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from gpuledger.dialects.native.devices import TOLD
-from gpuledger.model.quantities import QUANTITIES
-from gpuledger.sources.nvml.fields import SOURCES
+from gpuledger.model.quantities import PROFILING, QUANTITIES
+from gpuledger.sources.nvml.fields import METRICS, SOURCES
 
 
 def mentions(text: str, source: str) -> bool:
@@ -17,6 +17,10 @@ def mentions(text: str, source: str) -> bool:
 
 def test_every_quantity_has_one_source():
     assert {quantity.key for quantity in SOURCES} == set(QUANTITIES)
+
+
+def test_profiling_is_what_gpm_tells_and_nothing_else():
+    assert {metric.quantity for metric in METRICS} == PROFILING
 
 
 @pytest.mark.parametrize("told", TOLD, ids=lambda told: told.quantity.key)

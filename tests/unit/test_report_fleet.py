@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
 import pytest
 
 from gpuledger.cli.report_table import table
-from gpuledger.ledger.report.fleet import Fleet
-from gpuledger.ledger.report.fleet_report import fleet_grouping, fleet_report
-from gpuledger.ledger.report.inventory import Inventory
-from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT, Ending, Range
+from gpuledger.ledger.report.fleet.fleet import Fleet
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT, Ending, Range
+from gpuledger.ledger.report.fleet.report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.scraped import ENERGY, Scrapes, Vector, node_of
 from gpuledger.ledger.report.report import Line, Period, Report
-from gpuledger.ledger.report.scraped import ENERGY, Scrapes, Vector, node_of
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
 from gpuledger.model.errors import UsageError
@@ -216,6 +217,19 @@ def test_gpu_hours_are_seconds_times_the_part_of_the_gpu() -> None:
     assert any("1 MIG instance" in note for note in found.notes), "whose part nobody told"
 
 
+def test_of_gpu_hours_it_is_said_what_counts_twice_and_what_for_nobody() -> None:
+    """They are no upper bound: a row can have fewer than the books, and more."""
+    books = Books(watching("GPU-0"))
+    shared: Told = [(owner("GPU-0", "t"), 0, 3600), (owner("GPU-0", "u"), 0, 3600)]
+    books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], {RESIDENT: shared})
+    found = books.report("namespace")
+    assert [line.resident for line in found.lines] == [7200]
+    (note,) = (note for note in found.notes if note.startswith("GPU-hours"))
+    assert "upper bound" not in note
+    assert "owners of one row who shared a GPU count each" in note
+    assert "pauses, time without a list of processes" in note
+
+
 def test_by_label_a_pods_label_is_looked_up_by_our_own_names() -> None:
     books = Books(watching("GPU-0"))
     told = [(scraped(namespace="ml", pod="t", pod_uid="u", label="team", value="nlp"), 1.0)]
@@ -253,6 +267,15 @@ def test_a_grouping_that_there_is_not_is_refused() -> None:
         Books().report("nod")
 
 
+@pytest.mark.parametrize(("least", "expected"), [(150, 180_000), (5000, 30_000)])
+def test_a_newborn_cannot_have_more_than_its_gpu_used(least: float, expected: int) -> None:
+    """Series that somebody had not kept until then come with all they have: that was used long ago."""
+    books = Books(watching("GPU-0"))
+    told = part(BEGIN, BEGIN + DAY, [(device("GPU-0"), 1000, 1200)], [(pod("GPU-0", "t"), least, least + 30)])
+    books.fleet.add(replace(told, energy={**told.energy, "alive": []}))
+    assert [line.millijoules for line in books.report().lines] == [expected]
+
+
 def test_gpus_scraped_twice_are_counted_once() -> None:
     books = Books(watching("GPU-0"))
     again = {"job": "second"}
@@ -262,6 +285,72 @@ def test_gpus_scraped_twice_are_counted_once() -> None:
     found = books.report()
     assert found.total.millijoules == 100_000
     assert any("1 GPU is scraped by several targets" in note for note in found.notes)
+
+
+def two_jobs(share: float, *, base: float = 5_000_000, born: bool = False, limit: float = 700) -> Books:
+    """A second scrape job tells the last `share` of a day, in which one pod used 100 kJ of its Gpu."""
+    uuid, again = "GPU-0", {"job": "second"}
+    books = Books(part(BEGIN - DAY, BEGIN, [(device(uuid), 0, base)], [(pod(uuid, "t"), 0, base)]))
+    low = 0.0 if born else base
+    since = (1 - share) * 100_000
+    counts = [(device(uuid), DAY / 15), ({**device(uuid), **again}, max(share * DAY / 15, 1))]
+    devices: Told = [(device(uuid), base, base + 100_000)]
+    devices.append(({**device(uuid), **again}, base + since, base + 100_000))
+    energy: Told = [(pod(uuid, "t"), low, low + 100_000)]
+    energy.append(({**pod(uuid, "t"), **again}, low + since, low + 100_000))
+    told = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts, watts=[({"uuid": uuid}, limit)])
+    there = [(labels, least) for labels, least, _ in devices[:1]]
+    books.fleet.add(replace(told, devices={**told.devices, "alive": there}))
+    books.now += DAY
+    return books
+
+
+@pytest.mark.parametrize("share", [15 / DAY, 0.05, 0.1, 0.19, 0.21, 0.5, 0.99, 1])
+@pytest.mark.parametrize("born", [True, False])
+def test_what_two_scrape_jobs_tell_for_a_while_is_counted_once(share: float, born: bool) -> None:
+    found = two_jobs(share, born=born).report()
+    assert found.total.millijoules == found.gpus[0].millijoules == 100_000_000
+    assert found.total.bound == 0
+    assert [line.key for line in found.lines] == [("ml", "t")]
+    assert any("1 GPU is scraped by several targets" in note for note in found.notes)
+    assert found.gpus[0].observed == DAY
+
+
+def test_books_that_may_have_begun_anew_between_two_targets_widen_the_bound_and_are_said() -> None:
+    """The second target begins so low that a Gpu can have used it since its program's start."""
+    found = two_jobs(0.1, base=1000, limit=2000).report()
+    (line,) = found.lines
+    same, anew = 100_000_000, 100_000_000 + 101_000_000
+    assert line.millijoules - (line.bound or 0) <= same
+    assert line.millijoules + (line.bound or 0) >= anew
+    assert any("Of 1 GPU it is unclear" in note for note in found.notes)
+
+
+def test_targets_that_are_there_at_the_same_time_leave_no_doubt() -> None:
+    books = Books(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 0)]))
+    again = {"job": "second"}
+    devices: Told = [(device("GPU-0"), 0, 100), ({**device("GPU-0"), **again}, 10, 99)]
+    energy: Told = [(pod("GPU-0", "t"), 0, 100), ({**pod("GPU-0", "t"), **again}, 10, 99)]
+    counts = [(labels, DAY / 30) for labels, _, _ in devices]
+    seconds: dict[str, Told] = {RESIDENT: [(owner("GPU-0", "t"), 0, 43_200)]}
+    seconds[RESIDENT].append(({**owner("GPU-0", "t"), **again}, 15, 43_185))
+    told = part(BEGIN, BEGIN + DAY, devices, energy, seconds, counts=counts, watts=[({"uuid": "GPU-0"}, 700)])
+    ends = [(labels, last) for labels, _, last in devices]
+    books.fleet.add(replace(told, devices={**told.devices, "alive": [], "still": ends}))
+    found = books.report()
+    assert (found.total.millijoules, found.total.bound) == (100_000, 0)
+    assert found.lines[0].resident == 43_200
+    assert float(found.gpus[0].observed or 0) == pytest.approx(43_200, rel=0.2)
+
+
+def test_an_owner_that_came_again_elsewhere_has_both_stays_if_its_gpus_counter_went_on() -> None:
+    books = Books(watching("GPU-0"))
+    there = {"instance": "10.0.0.9:9400"}
+    half = [(device("GPU-0"), DAY / 30), ({**device("GPU-0"), **there}, DAY / 30)]
+    devices: Told = [(device("GPU-0"), 1000, 1300), ({**device("GPU-0"), **there}, 1300, 1500)]
+    books.day(devices, [(pod("GPU-0", "t"), 0, 300), ({**pod("GPU-0", "t"), **there}, 0, 200)], counts=half)
+    found = books.report()
+    assert (found.total.millijoules, found.total.bound) == (500_000, 0)
 
 
 def test_an_exporter_that_restarts_elsewhere_is_not_scraped_twice() -> None:
@@ -329,6 +418,41 @@ def test_what_was_pending_at_the_ends_is_not_unseen() -> None:
     books.day([(device("GPU-0"), 1000, 2000)], [(pod("GPU-0", "t"), 0, 400)])
     found = books.report(ending=Ending((), (), [({"uuid": "GPU-0"}, 600.0)]))
     assert ("unseen",) not in rows(found)
+
+
+@pytest.mark.parametrize(
+    ("what", "later", "expected"),
+    [
+        ("still held back", [({"uuid": "GPU-0"}, 60_000.0)], 60_000_000),
+        ("some of it told", [({"uuid": "GPU-0"}, 20_000.0)], 20_000_000),
+        ("all of it told", [({"uuid": "GPU-0"}, 0.0)], 0),
+        ("nobody says", [], 60_000_000),
+    ],
+)
+def test_what_was_pending_at_the_end_and_still_is_may_be_anybodys(
+    what: str, later: Vector, expected: int
+) -> None:
+    """As a long energy.zero_hold does."""
+    books = Books(watching("GPU-0"))
+    books.day([(device("GPU-0"), 1000, 101_000)], [(pod("GPU-0", "t"), 0, 40_000)])
+    pending = [({"uuid": "GPU-0"}, 60_000.0)]
+    ending = Ending([pod("GPU-0", "t")], (), pending, kept_after=later)
+    after = part(BEGIN + DAY, BEGIN + DAY + 90)
+    found = books.report(ending=ending, after=after)
+    assert ("unseen",) not in rows(found)
+    assert (bounds(found)["t"], found.total.bound) == (expected, expected), what
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(60_000.0, 60_000_000), (0.0, 0)])
+def test_what_was_pending_at_the_begin_and_stayed_so_may_be_of_before(kept: float, expected: int) -> None:
+    books = Books(watching("GPU-0"))
+    energy: Told = [(pod("GPU-0", "t"), 0, 130_000), (pod("GPU-0", "u"), 0, 30_000)]
+    told = part(BEGIN, BEGIN + DAY, [(device("GPU-0"), 1000, 101_000)], energy)
+    books.fleet.add(replace(told, energy={**told.energy, "alive": [(pod("GPU-0", "t"), 0.0)]}))
+    ending = Ending((), [({"uuid": "GPU-0"}, 60_000.0)], kept_before=[({"uuid": "GPU-0"}, kept)])
+    found = books.report(ending=ending)
+    assert bounds(found)["t"] == found.total.bound == expected
+    assert bounds(found)["u"] == 0, "it came later"
 
 
 def test_what_a_node_had_told_before_anybody_looked_is_not_counted_and_said() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.ledger.report.rises import Rise, Rises, rise
-from gpuledger.ledger.report.scraped import Window
+from gpuledger.ledger.report.fleet.rises import Rise, Rises, Shared, rise
+from gpuledger.ledger.report.fleet.scraped import Window
 
 HERE, THERE = ("job", "a:9400", "", ""), ("job", "b:9400", "", "")
 NAME = ("GPU-0", "process", "measured")
@@ -76,6 +77,52 @@ def test_an_address_that_comes_back_does_not_bring_back_what_was_counted() -> No
     assert rises(there, {HERE: Window(210, 185)}) == Rise(110)
 
 
+def test_a_counter_that_moves_away_and_back_within_a_range_is_counted_once() -> None:
+    there = {HERE: Window(210, 101), THERE: Window(180, 155)}
+    assert rises(there, {HERE: Window(230, 211)}) == Rise(130, again=25)
+
+
+@pytest.mark.parametrize(
+    ("what", "second", "shared", "expected"),
+    [
+        ("one scrape of it", Window(150, 150), Shared(), Rise(100, again=0)),
+        ("its end", Window(200, 190), Shared(), Rise(100, again=10)),
+        ("all of it", Window(200, 101), Shared(), Rise(100, again=99)),
+        ("its end, and more", Window(230, 190), Shared(), Rise(130, again=10)),
+        ("what follows", Window(230, 200), Shared(), Rise(130)),
+        ("another beginning, below all", Window(230, 99), Shared(), Rise(330, falls=1)),
+        ("more than can have been new", Window(200, 150), Shared(newborn=149), Rise(100, again=50)),
+        (
+            "what may be new",
+            Window(200, 150),
+            Shared(newborn=150),
+            Rise(200, 100, falls=1, again=50, unclear=True),
+        ),
+        (
+            "more than both can have told",
+            Window(190, 120),
+            Shared(60, 150),
+            Rise(200, 90, 1, 70, unclear=True),
+        ),
+        ("as much as both can have told", Window(190, 120), Shared(80, 150), Rise(100, again=70)),
+        ("what nobody told at the same time", Window(190, 120), None, Rise(290, falls=1)),
+    ],
+)
+def test_what_two_targets_tell_of_a_counter_is_counted_once(
+    what: str, second: Window, shared: Shared | None, expected: Rise
+) -> None:
+    adder = Rises()
+    adder.begin({NAME: {HERE: Window(100, 100)}})
+    adder.add({NAME: {HERE: Window(200, 101), THERE: second}}, lambda _: False, lambda _: shared)
+    assert adder.total[NAME] == expected, what
+
+
+def test_three_targets_tell_a_counter_once() -> None:
+    elsewhere = ("job", "c:9400", "", "")
+    pieces = {HERE: Window(200, 101), THERE: Window(150, 120), elsewhere: Window(260, 180)}
+    assert rises(pieces) == Rise(160, again=50)
+
+
 @pytest.mark.parametrize(("born", "expected"), [(True, Rise(70)), (False, Rise(20))])
 def test_a_counter_nobody_saw_before_has_all_it_has_if_it_was_born_then(born: bool, expected: Rise) -> None:
     adder = Rises()
@@ -86,11 +133,18 @@ def test_a_counter_nobody_saw_before_has_all_it_has_if_it_was_born_then(born: bo
 def test_a_counter_that_had_ended_begins_at_nothing_when_it_comes_again() -> None:
     adder = Rises()
     adder.begin({NAME: {HERE: Window(100, 100)}})
-    adder.add({NAME: {HERE: Window(400, 120)}}, lambda _: True)
+    adder.add({NAME: {HERE: Window(400, 20)}}, lambda _: True)
     assert adder.total[NAME] == Rise(400)
     falling = Window(400, 0, 1, 400, increase=484, samples=12, wider=484, wider_samples=12)
     found = rise(falling, 0, born=True)
     assert found.amount + found.error == 484
+
+
+def test_a_counter_that_is_where_it_was_had_not_ended_whatever_is_said_of_it() -> None:
+    adder = Rises()
+    adder.begin({NAME: {HERE: Window(100, 100)}})
+    adder.add({NAME: {HERE: Window(130, 105)}}, lambda _: True)
+    assert adder.total[NAME] == Rise(30)
 
 
 def test_what_lies_beyond_is_told_and_not_added() -> None:
@@ -167,3 +221,38 @@ def test_the_truth_lies_within_the_stated_error(
     assert abs(found.amount - truth) <= found.error + 1e-6
     if not any(step < 0 for step in steps):
         assert found == Rise(truth)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    steps=st.lists(STEP, min_size=30, max_size=80),
+    phases=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),
+    until=st.integers(4, 80),
+    since=st.integers(4, 80),
+    length=st.integers(4, 40),
+)
+def test_of_two_targets_the_truth_lies_within_the_stated_error(
+    steps: list[int], phases: tuple[float, float], until: int, since: int, length: int
+) -> None:
+    """One tells it `until`, the other `since`: at the same time for a while, or with a gap between."""
+    values = list(accumulate(steps, lambda value, step: 0 if step < 0 else value + step, initial=1000))
+    first, second = (
+        Series([(number + phase, float(value)) for number, value in enumerate(values)]) for phase in phases
+    )
+    begins, last, fell = 3.0, float(len(values)), any(step < 0 for step in steps)
+    first.samples, second.samples = first.within(0, until), second.within(max(since, begins + 1), last)
+    base, ends = first.within(0, begins)[-1], begins
+    shared = Shared(newborn=inf if fell else -1.0)
+    adder = Rises()
+    adder.begin({NAME: {HERE: Window(base[1], base[1])}})
+    while ends < last:
+        begins, ends = ends, ends + length
+        told = {HERE: first.window(begins, ends, 1.0), THERE: second.window(begins, ends, 1.0)}
+        pieces = {target: window for target, window in told.items() if window}
+        adder.add({NAME: pieces} if pieces else {}, lambda _: False, lambda _: shared)
+    seen = sorted({*first.within(base[0], last), *second.samples})
+    truth = sum(two[1] - one[1] if two[1] >= one[1] else two[1] for one, two in pairwise(seen))
+    found = adder.total.get(NAME, Rise())
+    assert abs(found.amount - truth) <= found.error + 1e-6
+    if not fell:
+        assert (found.amount, found.error) == (truth, 0)

@@ -221,16 +221,36 @@ def test_a_field_that_takes_seconds_is_found_and_left_out_with_one_warning(
     assert len(asked(run)) == before + 1, "the search is over"
 
 
-def test_a_command_that_is_slow_by_itself_has_no_slow_field() -> None:
+@pytest.mark.parametrize(
+    ("takes", "bare"),
+    [({}, 4.0), (dict.fromkeys(OFFERED, 0.3), 0.5)],
+    ids=["the command by itself", "every field a little"],
+)
+def test_what_is_slow_as_a_whole_has_no_slow_field_and_is_looked_at_once(
+    takes: dict[str, float], bare: float
+) -> None:
     clock = FakeClock()
-    run = Slow(clock, {}, bare=4.0)
+    run = Slow(clock, takes, bare)
+    tick = smi(run, clock)
+    for _ in range(40):
+        tick.read(WANTED)
+    before = len(asked(run))
+    for _ in range(5):
+        tick.read(WANTED)
+    assert asked(run)[before:] == [OFFERED] * 5
+
+
+def test_a_field_that_becomes_slow_later_is_found_then() -> None:
+    clock = FakeClock()
+    takes: dict[str, float] = {}
+    run = Slow(clock, takes, bare=2.0)
     tick = smi(run, clock)
     for _ in range(5):
         tick.read(WANTED)
-    assert asked(run)[-1] == OFFERED
-    before = len(asked(run))
-    tick.read(WANTED)
-    assert len(asked(run)) == before + 1
+    takes["pstate"] = 2.0
+    for _ in range(15):
+        tick.read(WANTED)
+    assert set(OFFERED) - set(asked(run)[-1]) == {"pstate"}
 
 
 @pytest.mark.parametrize(

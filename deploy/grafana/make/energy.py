@@ -7,6 +7,7 @@ from panels import (
     BLUE,
     GREEN,
     GREY,
+    HANDED_ON,
     ORANGE,
     YELLOW,
     Column,
@@ -247,7 +248,7 @@ def _by_namespace() -> Panel:
         links={
             "Namespace": (
                 "Who of it",
-                "/d/gpuledger-usage?var-namespace=${__data.fields.Namespace}&${__url_time_range}",
+                "/d/gpuledger-usage?var-namespace=${__data.fields.Namespace}&" + HANDED_ON,
             )
         },
         size=(24, 8),

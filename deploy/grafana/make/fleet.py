@@ -8,6 +8,7 @@ from panels import (
     GOOD_IS_ZERO,
     GREEN,
     GREY,
+    HANDED_ON,
     ORANGE,
     RED,
     YELLOW,
@@ -169,7 +170,7 @@ def _nodes() -> Panel:
         links={
             "Node": (
                 "Who is on it",
-                "/d/gpuledger-usage?var-node=${__data.fields.Address}&${__url_time_range}",
+                "/d/gpuledger-usage?var-node=${__data.fields.Address}&" + HANDED_ON,
             )
         },
         size=(24, 10),

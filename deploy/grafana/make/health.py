@@ -10,6 +10,7 @@ from panels import (
     FULLNESS,
     GOOD_IS_ZERO,
     GREEN,
+    HANDED_ON,
     ORANGE,
     RED,
     YELLOW,
@@ -132,7 +133,7 @@ def _every_gpu() -> Panel:
         empty=NOTHING,
         sort="Temperature",
         links={
-            "GPU": ("Who uses it", "/d/gpuledger-usage?var-gpu=${__data.fields.UUID}&${__url_time_range}"),
+            "GPU": ("Who uses it", "/d/gpuledger-usage?var-gpu=${__data.fields.UUID}&" + HANDED_ON),
         },
         size=(24, 9),
     )

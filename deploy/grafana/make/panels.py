@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
+# What a link takes along besides its own choice.
+HANDED_ON = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 GREEN, YELLOW, ORANGE, RED, BLUE, GREY = "green", "yellow", "orange", "red", "blue", "#8e8e8e"

@@ -8,6 +8,7 @@ from panels import (
     FULLNESS,
     GREEN,
     GREY,
+    HANDED_ON,
     ORANGE,
     Column,
     Json,
@@ -52,7 +53,7 @@ WHOSE = {
     "slurm_job": "Slurm job",
 }
 PLACE = {"node": "Node", "gpu": "GPU", "mig_instance": "MIG", "profile": "Profile"}
-GPU_LINK = ("Health of this GPU", "/d/gpuledger-health?var-gpu=${__data.fields.UUID}&${__url_time_range}")
+GPU_LINK = ("Health of this GPU", "/d/gpuledger-health?var-gpu=${__data.fields.UUID}&" + HANDED_ON)
 _PID = (*DEVICE, "pid")
 
 

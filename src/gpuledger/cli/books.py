@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -17,16 +21,36 @@ from gpuledger.model.settings import build
 _MEASURED = "gpuledger.db"
 
 
-def open_history(values: Mapping[str, Any]) -> History:
-    """The books of `--state-dir`, or the file that it names.
+@contextmanager
+def open_history(values: Mapping[str, Any]) -> Iterator[History]:
+    """The books of `--state-dir`, or the file that it names, for as long as they are read.
 
-    Raises GpuledgerError when there are none, or several of which none was measured.
+    Raises GpuledgerError when there are none, several of which none was measured, or what turns out to be
+    none.
     """
     given = build(StoreSettings, values).state_dir
     if given == MEMORY_ONLY:
         raise UsageError("--state-dir none: books that are kept in memory end with `gpuledger serve`")
     place = Path(given) if given else find_dir(environ, SYSTEM)
-    return History(_file(place))
+    try:
+        file = _file(place)
+    except OSError as error:
+        raise GpuledgerError(
+            f"the books in {place} cannot be read: {error.strerror}; run this as the user who writes them"
+        ) from None
+    try:
+        history = History(file)
+        try:
+            if is_made_up(history):
+                sys.stderr.write(f"{file}: of a simulator or a recording, not of hardware\n")
+            yield history
+        finally:
+            history.close()
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        raise GpuledgerError(
+            f"{file} is damaged ({type(error).__name__}: {error}): `gpuledger serve` sets it aside when it "
+            "finds that; a copy may be readable by `sqlite3 FILE .recover`"
+        ) from None
 
 
 def _file(place: Path) -> Path:
@@ -44,3 +68,8 @@ def _file(place: Path) -> Path:
 def is_made_up(history: History) -> bool:
     """Whether they are of a simulator or of a recording."""
     return history.file.name != _MEASURED
+
+
+def now_in(history: History) -> float:
+    """Unix seconds of now; in made-up books, whose time may go faster or be long ago, when they end."""
+    return history.last if is_made_up(history) else time.time()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from os import environ
 
-from gpuledger.cli.books import is_made_up, open_history
+from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.report_table import printable
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
-from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, merged
+from gpuledger.config.report import ExplainSettings
+from gpuledger.ledger.report.explain import Explanation, HandoverLine, Interval, SessionLine, merged
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.evidence import explain
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build, choice, setting, text
+from gpuledger.model.settings import build
 
 _ABOUT = """\
 Why a bill is what it is: the intervals that make it, in order of time; with whom the GPU was shared, by which
@@ -41,24 +42,6 @@ _KWH = 3_600_000_000
 _SMALL = _KWH // 10
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainSettings:
-    """Over which time, and in which shape."""
-
-    since: str = setting(
-        "explain.since",
-        text,
-        "",
-        "from when, as in report (default: as far as the books go back)",
-        flags=("--since",),
-        metavar="WHEN",
-    )
-    until: str = setting("explain.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
-    format: str = setting(
-        "explain.format", choice("text", "json"), "text", "text or json", flags=("--format",), metavar="FORM"
-    )
-
-
 GROUPS: dict[str, type] = {"the explanation": ExplainSettings, "the books": StoreSettings}
 
 
@@ -71,14 +54,9 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("explain wants one WHO: a pod, a process id or a job; see gpuledger explain --help")
     values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
     settings = build(ExplainSettings, values)
-    since, until = period(settings.since or "1970-01-02", settings.until, time.time())
-    history = open_history(values)
-    try:
-        if is_made_up(history):
-            sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
+    with open_history(values) as history:
+        since, until = period(settings.since or "1970-01-02", settings.until, now_in(history))
         found = explain(history, given.words[0], since // HOUR, until // HOUR)
-    finally:
-        history.close()
     sys.stdout.write(as_json(found) if settings.format == "json" else as_text(found))
     return 0
 
@@ -91,8 +69,11 @@ def as_json(found: Explanation) -> str:
         "millijoules": found.millijoules,
         "low_millijoules": found.measured,
         "high_millijoules": found.high,
-        "millijoules_without_detail": found.lost,
+        "millijoules_without_detail": found.lost.millijoules,
         "sessions": [_session(one) for one in found.sessions],
+        "handovers": [
+            {**one._asdict(), "begins": iso(one.begins), "ends": iso(one.ends)} for one in found.handovers
+        ],
         "intervals": [_interval(one) for one in found.intervals],
     }
     return json.dumps(told, indent=2) + "\n"
@@ -112,11 +93,12 @@ def as_text(found: Explanation) -> str:
     """For a person: the bill, the Sessions, then the intervals that make it."""
     unit = _Unit(found.millijoules)
     lines = [
-        f"{found.who}: {unit.text(found.millijoules)}, of which {unit.text(found.measured)} measured; "
-        f"at most {unit.text(found.high)}",
+        f"{printable(found.who)}: {unit.text(found.millijoules)}, of which "
+        f"{unit.text(found.measured)} measured; at most {unit.text(found.high)}",
         "",
-        "sessions:",
+        "sessions, each over its whole life:",
         *(_session_text(one, unit) for one in found.sessions),
+        *(_handover_text(one) for one in found.handovers),
         "",
         f"intervals, and what of the GPU's {unit.name} is its own:",
     ]
@@ -126,10 +108,9 @@ def as_text(found: Explanation) -> str:
         if one.why not in clues:
             clues.append(one.why)
         lines += [_interval_text(one, unit, clues.index(one.why) + 1)]
-    if found.lost:
-        lines.append(
-            f"  {unit.text(found.lost)} are older than store.detail: the hours of its owner have them"
-        )
+    if found.lost.millijoules:
+        without = unit.text(found.lost.millijoules)
+        lines.append(f"  {without} are older than store.detail: the hours of its owner have them")
     lines += ["", *(f"({number}) {clue}" for number, clue in enumerate(clues, 1))]
     sums = " + ".join(_by_method(found, unit)) or unit.text(0)
     lines += ["", f"{sums} = {unit.text(found.millijoules)}", ""]
@@ -159,27 +140,34 @@ def _by_method(found: Explanation, unit: _Unit) -> list[str]:
     methods: dict[str, int] = {}
     for one in found.intervals:
         methods[one.method] = methods.get(one.method, 0) + one.millijoules
-    if found.lost:
-        methods["without detail"] = found.lost
+    if found.lost.millijoules:
+        methods["without detail"] = found.lost.millijoules
     return [f"{unit.text(told)} {method}" for method, told in sorted(methods.items())]
 
 
 def _session_text(one: SessionLine, unit: _Unit) -> str:
     where = f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
-    end = "still there" if not one.ended else "" if one.exit_seen else "gone when next looked"
+    end = "open" if not one.ended else "" if one.exit_seen else "gone when next looked"
     held = f", {one.held_seconds / 3600:.2f} h of it idle" if one.held_seconds else ""
     booked = one.measured + one.apportioned
+    when = f"{_time(one.first_seen)} to {_time(one.last_seen)}"
     return (
-        f"  pid {one.pid} {one.command or '?'} on {where}, {_time(one.first_seen)} to {_time(one.last_seen)}"
+        f"  pid {one.pid} {printable(one.command) or '?'} on {where}, {when}"
         f"{held}: {unit.text(booked)}{'; ' + end if end else ''}"
     )
+
+
+def _handover_text(one: HandoverLine) -> str:
+    where = f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
+    unused = f"; nothing of it ran there for {one.unused / 3600:.2f} h" if one.unused else ""
+    return f"  in its hands: {where}, {_time(one.begins)} to {_time(one.ends)}{unused}"
 
 
 def _interval_text(one: Interval, unit: _Unit, clue: int) -> str:
     gpu = one.gpu.split(" ")[0] + (f" {one.instance}" if one.instance else "")
     when = f"{_time(one.begins)} to {_time(one.ends)}" if one.exact else f"within {_time(one.begins)} + 1 h"
     share = f"{unit.number(one.millijoules):>14} of {unit.number(one.gpu_millijoules):>14}"
-    names = ", ".join(f"{name} {unit.number(told)}" for name, told in one.others)
+    names = ", ".join(f"{printable(name)} {unit.number(told)}" for name, told in one.others)
     own = [("idle", one.idle), ("unattributed", one.unattributed)]
     rest = ", ".join(f"{account} {unit.number(told)}" for account, told in own if told)
     shared = "; ".join(part for part in (names and f"with {names}", rest) if part)

@@ -51,14 +51,18 @@ def parser(command: str, about: str, epilog: str, groups: Mapping[str, type]) ->
 
 
 def _help(item: Setting, default: object) -> str:
-    shown = "" if default in ("", (), None) else f" (default: {_written(default)})"
-    if shown and item.metavar == "DURATION":
-        shown = f"{shown[:-1]}s)"
+    shown = "" if default in ("", (), None) else f" (default: {_written(default, item.metavar)})"
     repeat = "; repeatable" if item.repeatable else ""
     return f"{item.help}{repeat}{shown} [{item.key}, {item.environment}]".replace("%", "%%")
 
 
-def _written(default: object) -> str:
+def _written(default: object, unit: str) -> str:
+    """As it can be given."""
+    if unit == "DURATION" and isinstance(default, float):
+        days = default / 86_400
+        return f"{days:g}d" if days >= 1 and days == int(days) else f"{default:.10g}s"
+    if unit == "SIZE" and isinstance(default, int):
+        return f"{default >> 30}GiB" if not default % (1 << 30) else str(default)
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, tuple):

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from gpuledger.cli.promql import Labels, Prometheus
-from gpuledger.ledger.report.fleet import Fleet, margin
-from gpuledger.ledger.report.fleet_report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.fleet import Fleet, margin
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT, Ending, Range
+from gpuledger.ledger.report.fleet.report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.scraped import Target, target_of
 from gpuledger.ledger.report.grouping import LABEL
-from gpuledger.ledger.report.inventory import Inventory
-from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT, Answers, Ending, Range
 from gpuledger.ledger.report.report import Period, Report
-from gpuledger.ledger.report.scraped import Target, target_of
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import duration, setting, text
 
 DAY = 86_400.0
 # So long before a moment Prometheus looks for an instant vector's samples, too.
@@ -44,47 +42,6 @@ _SECONDS = {
 }
 
 
-def _headers(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value).splitlines())
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """Which Prometheus, and how it is asked."""
-
-    url: str = setting(
-        "prometheus.url",
-        text,
-        "",
-        "report on every node that this Prometheus scrapes, instead of on this machine's books; "
-        "user:password@ in it is basic auth",
-        flags=("--prometheus",),
-        metavar="URL",
-    )
-    headers: tuple[str, ...] = setting(
-        "prometheus.header",
-        _headers,
-        (),
-        "send this header with each query, as 'Authorization: Bearer TOKEN' or 'X-Scope-OrgID: TENANT'",
-        metavar="HEADER",
-        repeatable=True,
-    )
-    match: str = setting(
-        "prometheus.match",
-        text,
-        "",
-        'count only series with these labels, as \'cluster="a",node=~"gpu-.*"\'',
-        metavar="LABELS",
-    )
-    timeout: float = setting(
-        "prometheus.timeout",
-        duration("s", lowest=1.0, highest=3600.0),
-        120.0,
-        "wait so long for the answer to one query",
-        metavar="DURATION",
-    )
-
-
 class Asker:
     """Queries of one report. `by` decides what is asked of pods."""
 
@@ -100,7 +57,7 @@ class Asker:
             told = self._client.matrix(f"{self._of('gpuledger_ticks_total')}[{_span(_SAMPLED)}]", at)
             found: dict[Target, float] = {}
             for labels, times in told:
-                gaps = [after - before for before, after in pairwise(times)]
+                gaps = [after - before for before, after in pairwise(times) if after > before]
                 if gaps:
                     found[target_of(labels)] = median(gaps)
             if found:
@@ -127,6 +84,9 @@ class Asker:
     def whole(self, begins: float, ends: float) -> Range:
         """Everything of a part of the period."""
         ask, within = self._client.vector, f"[{_span(ends - begins)}]"
+        devices = self._rises(DEVICES, begins, ends)
+        if devices["last"]:
+            devices["still"] = ask(self._of(DEVICES), ends)
         limit, power = (
             f"max by (uuid) (max_over_time({self._of(name)}{within}))"
             for name in ("gpuledger_device_power_limit_watts", "gpuledger_device_power_watts")
@@ -135,7 +95,7 @@ class Asker:
         return Range(
             begins,
             ends,
-            self._rises(DEVICES, begins, ends),
+            devices,
             self._rises(ENERGY, begins, ends),
             counts=ask(f"count_over_time({self._of(DEVICES)}{within})", ends),
             seconds={word: self._rises(name, begins, ends) for word, name in _SECONDS.items()},
@@ -159,8 +119,8 @@ class Asker:
             seconds={word: self._levels(name, begins, ends) for word, name in times.items()},
         )
 
-    def ending(self, begins: float, ends: float) -> Ending:
-        """What is known of both ends of the period."""
+    def ending(self, begins: float, ends: float, until: float) -> Ending:
+        """What is known of both ends of the period, and of the time after it that there is already."""
         pending = f"max by (uuid) (last_over_time({self._of(_PENDING)}[{_span(_LOOKBACK)}]))"
         recent = _span(margin(self._interval))
         return Ending(
@@ -168,7 +128,16 @@ class Asker:
             self._client.vector(pending, begins),
             self._client.vector(pending, ends),
             self._client.vector(f"max by (uuid) (rate({self._of(DEVICES)}[{recent}]))", ends),
+            self._kept(begins, margin(self._interval)),
+            self._kept(ends, until - ends),
         )
+
+    def _kept(self, begins: float, seconds: float) -> list[tuple[Labels, float]]:
+        """Pending energy that cannot have been told within so many seconds: the least that there was."""
+        if seconds < 1:
+            return []
+        least = f"min_over_time({self._of(_PENDING)}[{_span(seconds)}])"
+        return self._client.vector(f"max by (uuid) ({least})", begins + seconds)
 
     def _levels(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         within = f"({self._of(name)}[{_span(ends - begins)}])"
@@ -178,7 +147,7 @@ class Asker:
         least = self._client.vector(f"min_over_time{within}", ends)
         return {"last": last, "least": least, "alive": self._client.vector(self._of(name), begins)}
 
-    def _rises(self, name: str, begins: float, ends: float) -> Answers:
+    def _rises(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         answers = self._levels(name, begins, ends)
         if not answers["last"]:
             return answers
@@ -262,7 +231,7 @@ def _gathered(
         fleet.add(asker.whole(*part))
     until = min(ends + later, now)
     after = asker.levels(ends, until) if until - ends >= 1 else None
-    fleet.end(after, asker.ending(begins, ends), complete=now >= ends + later)
+    fleet.end(after, asker.ending(begins, ends, until), complete=now >= ends + later)
     return fleet
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 
 from gpuledger.cli.lean import leave_out_tls
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown
@@ -42,6 +45,7 @@ more: gpuledger COMMAND --help
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; answers the exit code: 0, 1 when something failed, 2 when the user must change it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _open_stdout()
     try:
         return _run(words)
     except GpuledgerError as error:
@@ -57,6 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _open_stdout() -> None:
+    """A closed one takes nothing; one that lacks a character takes its escape."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the program ends)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _run(words: list[str]) -> int:

@@ -8,6 +8,8 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import duration
 
 HOUR = 3600
+# The year 9990: calendars end soon after.
+_LATEST = 253_000_000_000.0
 _AGO = duration("s", highest=100 * 366 * 86_400.0)
 _WANTED = (
     "a time ago (36h, 7d), a date (2026-11-01), a date and time (2026-11-01T08:00, local unless it ends in Z "
@@ -17,6 +19,13 @@ _WANTED = (
 
 def moment(flag: str, written: str, now: float) -> float:
     """Unix seconds. Raises UsageError that names the flag and says what it takes."""
+    found = _moment(flag, written, now)
+    if not 0 <= found < _LATEST:
+        raise UsageError(f"{flag}: {_WANTED}, not '{written}'")
+    return found
+
+
+def _moment(flag: str, written: str, now: float) -> float:
     word = written.strip()
     here = datetime.fromtimestamp(now).astimezone()
     midnight = datetime.combine(here.date(), time())

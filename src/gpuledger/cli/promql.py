@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.message import Message
-from http.client import HTTPException
-from typing import Any
+from http.client import HTTPException, HTTPMessage, HTTPResponse
+from math import isfinite
+from typing import IO, Any, NoReturn, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from gpuledger.model.errors import GpuledgerError, UsageError
 
 Labels = dict[str, str]
+T = TypeVar("T")
 _LONGEST = 300
+# Bytes of one answer: some million series.
+_MOST = 512 << 20
+# No counter of joules or seconds reaches it; what is above is not a number that one can add up.
+_BEYOND = 1e18
+# What a header's name may consist of (RFC 9110, token), and what a URL's path may without being quoted.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PLAIN = "/%:@!$&'()*+,;=~?"
 
 
 class _Stay(HTTPRedirectHandler):
     """Credentials are for the server that was named; and a redirected POST would lose its query."""
 
-    def redirect_request(self, *_: object) -> None:
-        return None
+    def http_error_302(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
+    ) -> NoReturn:
+        """Raises HTTPError; where to is not even looked at, it may be no URL."""
+        raise HTTPError(req.full_url, code, msg, headers, fp)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 class Prometheus:
-    """An HTTP API v1 at a URL. `timeout` is seconds for each query."""
+    """An HTTP API v1 at a URL. `timeout` is seconds for each query, `most` bytes for each answer."""
 
-    def __init__(self, url: str, headers: Sequence[str] = (), timeout: float = 120.0) -> None:
+    def __init__(
+        self, url: str, headers: Sequence[str] = (), timeout: float = 120.0, most: int = _MOST
+    ) -> None:
         """`user:password@` in the URL is basic auth; `headers` are texts such as `X-Scope-OrgID: team`.
 
         Raises UsageError for what is no URL or no header.
         """
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--prometheus: a URL such as http://prometheus:9090 is wanted, not '{url}'")
+        parts = _split(url)
+        self.host = parts.hostname or ""
         host = parts.netloc.rpartition("@")[2]
-        self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-        self._query = parts.query
-        self._timeout = timeout
+        path = quote(parts.path.rstrip("/"), safe=_PLAIN)
+        self.url = urlunsplit((parts.scheme, host, path, "", ""))
+        self._query = quote(parts.query, safe=_PLAIN)
+        self._timeout, self._most = timeout, most
         self._headers = dict(_header(text) for text in headers)
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -49,59 +65,131 @@ class Prometheus:
         self._opener = build_opener(_Stay)
 
     def vector(self, query: str, at: float) -> list[tuple[Labels, float]]:
-        """The samples of an instant vector at a moment (unix seconds). Raises GpuledgerError."""
-        return [(one["metric"], float(one["value"][1])) for one in self._ask(query, at)]
+        """The samples of an instant vector at a moment (unix seconds), but for those that are no numbers.
+        Raises GpuledgerError.
+        """
+
+        def sample(one: Any) -> tuple[Labels, float]:
+            return _labels(one), float(one["value"][1])
+
+        found = self._ask(query, at, sample)
+        return [(labels, value) for labels, value in found if isfinite(value) and abs(value) < _BEYOND]
 
     def matrix(self, query: str, at: float) -> list[tuple[Labels, list[float]]]:
         """When the samples of a range vector were taken, in unix seconds. Raises GpuledgerError."""
-        return [(one["metric"], [float(time) for time, _ in one["values"]]) for one in self._ask(query, at)]
+        return self._ask(query, at, lambda one: (_labels(one), [float(time) for time, _ in one["values"]]))
 
-    def _ask(self, query: str, at: float) -> list[Any]:
+    def _ask(self, query: str, at: float, reads: Callable[[Any], T]) -> list[T]:
         form = {"query": query, "time": f"{at:.3f}", "timeout": f"{self._timeout:g}s"}
         path = "/api/v1/query" + (f"?{self._query}" if self._query else "")
-        headers = {"Accept-Encoding": "gzip", "User-Agent": "gpuledger", **self._headers}
-        request = Request(self.url + path, urlencode(form).encode(), headers)
+        headers = {"User-Agent": "gpuledger", **self._headers, "Accept-Encoding": "gzip"}
         try:
-            with self._opener.open(request, timeout=self._timeout + 5) as answer:
-                return self._read(answer.status, answer.headers, answer.read())
-        except HTTPError as error:
-            with error:
-                return self._read(error.code, error.headers, error.read())
+            request = Request(self.url + path, urlencode(form).encode(), headers)
+            status, told, body = self._exchange(request)
         except URLError as error:
             reason = getattr(error.reason, "strerror", None) or error.reason
-            raise GpuledgerError(f"Prometheus at {self.url} cannot be reached: {reason}") from None
+            raise GpuledgerError(f"Prometheus at {self.url} cannot be reached: {_line(reason)}") from None
         except TimeoutError:
             raise GpuledgerError(
                 f"Prometheus at {self.url} did not answer within {self._timeout:g} s"
             ) from None
         except (OSError, HTTPException) as error:
-            raise GpuledgerError(f"Prometheus at {self.url} broke off: {error}") from None
+            raise GpuledgerError(f"Prometheus at {self.url} broke off: {_line(error)}") from None
+        except (ValueError, OverflowError) as error:
+            # A host that is no name, a proxy that is no URL, a query that is no text.
+            raise GpuledgerError(f"Prometheus at {self.url} cannot be asked: {_line(error)}") from None
+        return self._read(status, told, body, reads)
 
-    def _read(self, status: int, headers: Message, body: bytes) -> list[Any]:
+    def _exchange(self, request: Request) -> tuple[int, Message, bytes]:
+        answer: HTTPResponse | HTTPError
+        try:
+            answer = self._opener.open(request, timeout=self._timeout + 5)
+        except HTTPError as error:
+            answer = error
+        with answer:
+            return answer.status or 0, answer.headers, self._bounded(answer)
+
+    def _bounded(self, answer: HTTPResponse | HTTPError) -> bytes:
+        body = answer.read(self._most + 1)
+        if len(body) > self._most:
+            raise self._too_much()
+        promised = answer.headers.get("Content-Length", "")
+        if promised.isdecimal() and len(body) < int(promised):
+            raise HTTPException(f"{len(body)} of {promised} bytes came")
+        return body
+
+    def _too_much(self) -> GpuledgerError:
+        return GpuledgerError(
+            f"Prometheus at {self.url} answers more than {self._most >> 20} MiB to one query: ask for a part "
+            "of the fleet with --prometheus.match"
+        )
+
+    def _unpacked(self, body: bytes) -> bytes:
+        unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        text = unzip.decompress(body, self._most)
+        if unzip.unconsumed_tail:
+            raise self._too_much()
+        if not unzip.eof:
+            raise EOFError
+        return text
+
+    def _read(self, status: int, headers: Message, body: bytes, reads: Callable[[Any], T]) -> list[T]:
         if status in (401, 403):
             raise GpuledgerError(
                 f"Prometheus at {self.url} refuses ({status}): give user:password@ in the URL, or "
                 "--prometheus.header 'Authorization: Bearer TOKEN'"
             )
-        if 300 <= status < 400:
+        location = headers.get("Location")
+        if 300 <= status < 400 and location:
             raise GpuledgerError(
-                f"{self.url} sends elsewhere, to {headers.get('Location')}: name that as --prometheus"
+                f"{self.url} sends elsewhere, to {_line(location)}: name that as --prometheus"
             )
         try:
-            text = gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body
-            answer = json.loads(text)
+            answer = json.loads(self._unpacked(body) if headers.get("Content-Encoding") == "gzip" else body)
             if answer["status"] == "success":
-                return list(answer["data"]["result"])
+                return [reads(one) for one in answer["data"]["result"]]
             reason = f"{answer.get('errorType', 'error')}: {answer['error']}"
-        except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error):
+        except (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zlib.error):
             raise GpuledgerError(
                 f"{self.url} is not a Prometheus: it answers {status} to /api/v1/query without what one says"
             ) from None
-        raise GpuledgerError(f"Prometheus at {self.url} answers {' '.join(reason.split())[:_LONGEST]}")
+        raise GpuledgerError(f"Prometheus at {self.url} answers {_line(reason)}")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right or " " in url or not url.isprintable():
+        # What stands before an @ may be a password, in whatever else is wrong with it.
+        named = _line(url.rpartition("@")[2])
+        raise UsageError(f"--prometheus: a URL such as http://prometheus:9090 is wanted, not '{named}'")
+    return parts
 
 
 def _header(text: str) -> tuple[str, str]:
-    name, colon, value = (part.strip() for part in text.partition(":"))
-    if not colon or not name or not value or any(sign in text for sign in "\r\n") or " " in name:
+    name, _, value = (part.strip() for part in text.partition(":"))
+    # One that the connection itself needs would break it.
+    own = name.lower() in ("content-length", "transfer-encoding", "connection")
+    if not _TOKEN.fullmatch(name) or own or not value or not _sendable(text):
         raise UsageError("--prometheus.header: a header such as 'Authorization: Bearer TOKEN' is wanted")
     return name, value
+
+
+def _sendable(text: str) -> bool:
+    return all(sign.isprintable() and sign <= "\xff" for sign in text)
+
+
+def _labels(one: Any) -> Labels:
+    labels = one["metric"]
+    if not all(isinstance(value, str) for value in labels.values()):
+        raise TypeError
+    return dict(labels)
+
+
+def _line(text: object) -> str:
+    """In one line, and without what a terminal takes for more than text."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in str(text))
+    return " ".join(shown.split())[:_LONGEST]

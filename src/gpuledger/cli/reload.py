@@ -103,8 +103,13 @@ class Reloader:
             log.exception("the settings could not be taken")
             self._refuse(f"internal error in gpuledger, please report it: {type(error).__name__}: {error}")
         else:
+            touched = [
+                str(file)
+                for file, state in states.items()
+                if file not in self._files and self._good.get(file) != state
+            ]
             self._good = states
-            self._tell(found, after)
+            self._tell(found, after, touched)
         self._owed = False
         self._watch.take(states)
 
@@ -131,7 +136,9 @@ class Reloader:
                 parts.ledger.adopt(build(LedgerSettings, values))
                 if parts.store is not None:
                     parts.store.limit(limits_of(build(StoreSettings, values)))
-                parts.source, parts.maps, parts.pages = source or parts.source, maps or before, pages
+                parts.source, parts.pages = source or parts.source, pages
+                # Without any in it, Maps are empty, not none.
+                parts.maps = before if maps is None else maps
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
                     routes.become(now)
         except BaseException:
@@ -149,7 +156,6 @@ class Reloader:
         return Refit(
             source=source,
             name=None if maps is None else self._parts.ground.naming(maps),
-            maps=None if maps is None else maps.health,
             interval=None if interval == build(NodeSettings, self._values).interval else interval,
         )
 
@@ -175,12 +181,14 @@ class Reloader:
             log.error("the settings stay as they were: %s", error)
         self._note(replace(self._health, success=False, error=error))
 
-    def _tell(self, found: Changes, after: Mapping[str, Any]) -> None:
+    def _tell(self, found: Changes, after: Mapping[str, Any], touched: Iterable[str]) -> None:
         pending = {key: after.get(key) for key in found.pending}
         if pending and pending != self._pending:
             log.warning("changed, but only a restart makes it so: %s", ", ".join(pending))
         self._pending = pending
-        log.info("settings read anew: %s", ", ".join(found.taken) or "nothing has changed")
+        # A file that a setting names may have changed under the same name.
+        what = ", ".join(found.taken) or ", ".join(touched) or "nothing has changed"
+        log.info("settings read anew: %s", what)
         now = self._parts.clock.unix()
         self._note(ReloadHealth(success=True, last_success=now, pending=found.pending))
 

@@ -6,32 +6,29 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from os import environ
 from typing import Any
 
-from gpuledger.cli.books import is_made_up, open_history
+from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.fleet import FleetSettings, from_prometheus
+from gpuledger.cli.fleet import from_prometheus
 from gpuledger.cli.main import no_words
 from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.promql import Prometheus
 from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
-from gpuledger.ledger.energy.slices import share_of
-from gpuledger.ledger.report.fleet_report import NODE
+from gpuledger.config.report import ReportSettings
 from gpuledger.ledger.report.focus import as_focus
-from gpuledger.ledger.report.grouping import GROUPINGS, grouping
-from gpuledger.ledger.report.report import Period, Report, report
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.grouping import NODE
+from gpuledger.ledger.report.report import Report
+from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
-from gpuledger.ledger.report.tally import Tally
 from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.billing import report_of
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build, choice, integer, setting, text
+from gpuledger.model.settings import build
 
 _ABOUT = """\
 Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps on this
@@ -64,45 +61,6 @@ who disputes a row asks `gpuledger explain`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSettings:
-    """Which report, and in which shape."""
-
-    by: str = setting(
-        "report.by",
-        text,
-        "owner",
-        f"a row for each: {', '.join(GROUPINGS)} or label:NAME; with --prometheus {NODE} too, and no command",
-        flags=("--by",),
-        metavar="WORD",
-    )
-    since: str = setting(
-        "report.since",
-        text,
-        "7d",
-        "from when: a time ago (36h, 7d), a date, a date and time, today, yesterday, month",
-        flags=("--since",),
-        metavar="WHEN",
-    )
-    until: str = setting("report.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
-    top: int = setting(
-        "report.top",
-        integer(0, 1_000_000),
-        20,
-        "the table shows so many rows, the rest as one; 0 shows all",
-        flags=("--top",),
-        metavar="N",
-    )
-    format: str = setting(
-        "report.format",
-        choice("table", "csv", "json", "focus"),
-        "table",
-        "table, csv, json, or focus (CSV of the FinOps Open Cost and Usage Specification)",
-        flags=("--format",),
-        metavar="FORM",
-    )
-
-
 GROUPS: dict[str, type] = {
     "the report": ReportSettings,
     "a fleet": FleetSettings,
@@ -122,10 +80,10 @@ def run(arguments: Sequence[str]) -> int:
     if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
         raise UsageError("--prometheus and --state-dir: which of them is to be asked?")
     if fleet.url and "state_dir" not in given.flags:
-        found = from_fleet(settings, fleet, values)
+        found, account = from_fleet(settings, fleet, values), Prometheus(fleet.url).host
     else:
-        found = from_books(settings, values)
-    sys.stdout.write(written(found, settings))
+        found, account = from_books(settings, values), socket.gethostname()
+    sys.stdout.write(written(found, settings, account))
     return 0
 
 
@@ -147,51 +105,28 @@ def from_fleet(settings: ReportSettings, fleet: FleetSettings, values: Mapping[s
 
 def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
     """The report out of this machine's books. Raises GpuledgerError."""
-    begins, ends = period(settings.since, settings.until, time.time())
     if settings.by == NODE:
         raise UsageError("--by node wants --prometheus: books are of one node")
-    history = open_history(values)
-    try:
-        if is_made_up(history):
-            sys.stderr.write(f"{history.file}: of a simulator or a recording, not of hardware\n")
-        with Progress() as progress:
-            return read(history, settings.by, build(Prices, values), (begins, ends), progress.show)
-    finally:
-        history.close()
+    with open_history(values) as history, Progress() as progress:
+        since, until = period(settings.since, settings.until, now_in(history))
+        if settings.until == "now":
+            # The clock may have been set back: what was booked before is not of tomorrow.
+            until = max(until, history.end_hour * HOUR)
+        found = report_of(history, settings.by, build(Prices, values), (since, until), progress.show)
+    if settings.format != "table":
+        for note in found.notes:
+            sys.stderr.write(f"{note}\n")
+    return found
 
 
-def read(
-    history: History,
-    by: str,
-    prices: Prices,
-    between: tuple[int, int],
-    progress: Callable[[str, float], None] | None = None,
-) -> Report:
-    """The report of these unix seconds, at full hours. What lies before the first hour is not looked for."""
-    by_whom = grouping(by, history.devices)
-    shares = {uuid: share_of(device) for uuid, device in history.devices.items()}
-    tally = Tally(by_whom, lambda uuid: shares.get(uuid, Fraction(1)))
-    since, until = (unix // HOUR for unix in between)
-    last = int(history.last // HOUR) + 1
-    first = history.first_hour
-    begin = last if first is None else first
-    hours = (max(since, begin), min(until, last))
-    for energy in history.energy(*hours, progress):
-        tally.add_energy(energy)
-    for times in history.times(*hours, tally.settle, progress):
-        tally.add_times(times)
-    tally.finish()
-    return report(tally, by_whom, prices, history.devices, Period(*between, begin * HOUR, history.last))
-
-
-def written(found: Report, settings: ReportSettings) -> str:
-    """The report in the shape that was asked for."""
+def written(found: Report, settings: ReportSettings, account: str) -> str:
+    """The report in the shape that was asked for; `account` is whose bill it is, as FOCUS wants to know."""
     if settings.format == "csv":
         return as_csv(found)
     if settings.format == "json":
         return json.dumps(as_json(found), indent=2) + "\n"
     if settings.format == "focus":
-        return as_focus(found, socket.gethostname())
+        return as_focus(found, account)
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     return table(found, settings.top, plain=encoding != "utf8")
 

@@ -46,14 +46,21 @@ def _title(report: Report) -> str:
 def _name(line: Line, report: Report) -> str:
     if line.account != "process":
         return _OWN[line.account]
-    words = [word for word in line.key if word]
+    words = [printable(word) for word in line.key if word]
     if not words or words == ["unknown"]:
         return f"(no {report.grouping.columns[-1]} known)"
+    if report.grouping.name == "owner" and len(words) == 1:
+        return f"({words[0]} without a name)"
     if report.grouping.name == "gpu":
         uuid, index, model = line.key
         return f"{index} {model} {uuid[:12]}"
     text = "/".join(words)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+def printable(name: str) -> str:
+    """A name that cannot move the cursor or make lines of its own."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
 
 
 def _cells(
@@ -107,7 +114,7 @@ def _local(unix: float) -> str:
 
 
 def _notes(report: Report, told: Sequence[Column], *, plain: bool) -> list[str]:
-    notes = list(report.notes) or _hours(report)
+    notes = [*report.notes] if report.scraped else [*_hours(report), *report.notes]
     solid, shaded = ("#", "=") if plain else ("█", "▒")
     if report.scraped:
         notes.append(f"{solid} measured; {shaded} apportioned by activity, slices or equally.")

@@ -21,6 +21,7 @@ from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
+from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer
 
 log = logging.getLogger("gpuledger.serve")
@@ -65,13 +66,13 @@ async def _serve(
 ) -> int:
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
-    server = HttpServer(made.listeners)
+    server = HttpServer(made.listeners, speaker=made.web.speaker if made.web else Connection)
     made.parts.control.watch(Reloader(read, values, NODE.values(), files, made.parts, made.listeners))
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.parts.control.nudge)
     try:
         # Port first: who cannot listen must not have touched the driver.
         await server.start()
-        _greet(made.parts, server)
+        _greet(made.parts, server, made.web.scheme if made.web else "http")
         made.parts.start()
         await _until_told()
         log.info("stopping")
@@ -96,7 +97,7 @@ class _Complaints:
             log.error("%s (further ones like this are not logged)", text)
 
 
-def _greet(parts: Parts, server: HttpServer) -> None:
+def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
     if parts.store is not None:
@@ -104,7 +105,7 @@ def _greet(parts: Parts, server: HttpServer) -> None:
     else:
         log.info("books in memory alone: they end with this program")
     for address in server.addresses:
-        log.info("listening on %s port %d", address.host or "every address", address.port)
+        log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
 
 
 async def _until_told() -> None:

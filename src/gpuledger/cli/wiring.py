@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import environ
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.cli.control import Control
@@ -17,7 +17,7 @@ from gpuledger.cli.profiling import Profiling, open_profiling
 from gpuledger.config.dcgm import dcgm_settings, read_collectors
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
@@ -53,6 +53,9 @@ from gpuledger.workloads.open import Machine, MapSettings, open_maps
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
 from gpuledger.workloads.slurm.settings import SlurmSettings
+
+if TYPE_CHECKING:
+    from gpuledger.outputs.web_config.web import Web
 
 log = logging.getLogger("gpuledger.dcgm")
 
@@ -118,6 +121,11 @@ class Parts:
         """The node's own."""
         return self.ground.clock
 
+    def map_health(self) -> tuple[MapHealth, ...]:
+        """Of the present maps, and of whoever else is asked beside the tick."""
+        other = () if self.profiling is None else (self.profiling.health,)
+        return (*self.maps.health(), *other)
+
     def start(self) -> None:
         """Begin to look: who owns what, then who runs."""
         self.maps.start()
@@ -146,6 +154,7 @@ class Assembly:
 
     parts: Parts
     listeners: Listeners
+    web: Web | None = None
 
 
 def map_settings(values: Mapping[str, Any]) -> MapSettings:
@@ -170,7 +179,8 @@ def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
     for warning in collectors.warnings:
         log.warning("%s", warning)
     node = node_name(settings.node_name, environ, gethostname())
-    return dialects(settings, __version__, DcgmDialect(dcgm, collectors, node))
+    smi = build(SmiDialectSettings, values)
+    return dialects(settings, __version__, DcgmDialect(dcgm, collectors, node), smi)
 
 
 def assemble_parts(
@@ -209,7 +219,7 @@ def assemble_parts(
         published()
 
     def health() -> tuple[MapHealth, ...]:
-        return maps.health() if profiling is None else (*maps.health(), profiling.health)
+        return parts.map_health()
 
     ledger = Ledger(build(LedgerSettings, values), store)
     node = Node(
@@ -249,11 +259,13 @@ def read_once(values: Mapping[str, Any]) -> Snapshot | None:
 def assemble_node(values: Mapping[str, Any]) -> Assembly:
     """Everything of a serving node out of parsed values by key (`config.assemble`).
 
-    Raises as `assemble_parts` does.
+    Raises as `assemble_parts` does, and UsageError for a web config that cannot be used.
     """
+    http = build(HttpSettings, values)
+    web = _open_web(http.web_config) if http.web_config else None
     every = vocabularies(values)
     parts = assemble_parts(values, every, told_unasked(values, every))
-    return Assembly(parts, listeners_of(values, every, parts.pages, parts))
+    return Assembly(parts, listeners_of(values, every, parts.pages, parts), web)
 
 
 def told_unasked(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> frozenset[str]:
@@ -291,3 +303,10 @@ def _listed(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> list[tup
         (listen.address, known(listen.dialects, dict(every)) if listen.dialects else default)
         for listen in build(HttpSettings, values).listen_address
     ]
+
+
+def _open_web(file: str) -> Web:
+    # Who has no web config does not pay for it.
+    from gpuledger.outputs.web_config.web import Web
+
+    return Web(Path(file), SystemClock())

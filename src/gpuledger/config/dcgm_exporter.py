@@ -284,12 +284,14 @@ class DcgmExporterSettings:
     )
     web_config: str = setting(
         "dcgm_exporter.web_config_file",
-        only(("",), "TLS and passwords are not served yet; put a proxy before it"),
+        text,
         "",
-        "cannot be honoured yet: TLS and passwords [DCGM_EXPORTER_WEB_CONFIG_FILE]",
+        "--web.config.file [DCGM_EXPORTER_WEB_CONFIG_FILE]",
         flags=("--web-config-file",),
         metavar="FILE",
         variables=("DCGM_EXPORTER_WEB_CONFIG_FILE",),
+        means=_as("web.config.file"),
+        implies=_dcgm,
     )
     systemd_socket: bool = setting(
         "dcgm_exporter.web_systemd_socket",

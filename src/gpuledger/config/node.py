@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gpuledger.config.dcgm_exporter import DcgmExporterSettings
 from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
+from gpuledger.config.report import ExplainSettings, ReportSettings
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.settings import HostSettings
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import ControlSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import HttpSettings
@@ -62,4 +63,5 @@ COLLECT: dict[str, type] = {
 }
 
 # One file serves all commands: what is none of a command's own settings may still stand in it.
-EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), Prices})
+_REPORTS = (Prices, FleetSettings, ReportSettings, ExplainSettings)
+EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), *_REPORTS})

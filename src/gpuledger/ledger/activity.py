@@ -6,16 +6,23 @@ from collections.abc import Iterable
 
 from gpuledger.model.devices import Instance
 from gpuledger.model.process import GpuProcess, Usage
-from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
+from gpuledger.model.quantities import (
+    DECODER_UTILIZATION,
+    ENCODER_UTILIZATION,
+    ENGINE_ACTIVITY,
+    UTILIZATION,
+)
 from gpuledger.model.snapshot import Reading
 
 
 def is_still(reading: Reading) -> bool:
-    """Whether the Device as a whole certainly did nothing. Under MIG the driver tells no process's share, but
-    what the Instance did.
+    """Whether the Device as a whole did nothing, as far as the driver tells: no engine of it. Under MIG it
+    tells no process's share, and of an Instance its SMs alone.
     """
-    whole = ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION
-    return reading.get(whole) == 0
+    if isinstance(reading.device, Instance):
+        return reading.get(ENGINE_ACTIVITY) == 0
+    media = reading.get(ENCODER_UTILIZATION) or reading.get(DECODER_UTILIZATION)
+    return reading.get(UTILIZATION) == 0 and not media
 
 
 def holds(process: GpuProcess, *, still: bool) -> bool:

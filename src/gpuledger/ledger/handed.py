@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.activity import all_hold
-from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.owners import Labels, labels_of
 from gpuledger.ledger.seconds import Marked
+from gpuledger.ledger.stays import begins_anew
 from gpuledger.model.devices import Device
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import Workload
@@ -45,12 +45,15 @@ class Handed:
 
     def __init__(self) -> None:
         self._open: dict[_Key, Handover] = {}
-        self._elapsed: float | None = None
+        # When the last tick was, on the source's and on the wall clock.
+        self._seen: tuple[float, float] | None = None
         self._next = 1
         self.ended: list[Handover] = []
 
     def resume(self, kept: Iterable[Handover], following: int) -> None:
-        """Go on from what an earlier run left in force; new ones are numbered from `following`."""
+        """What an earlier run left in force ends when it was last seen; new ones are numbered from
+        `following`.
+        """
         self._open = {one.key: one for one in kept}
         self._next = following
 
@@ -59,31 +62,37 @@ class Handed:
         return self._open.values()
 
     def interrupt(self) -> None:
-        """Nobody looks until the next tick: until then no Device is said to be unused."""
-        self._elapsed = None
+        """Nobody looks until the next tick: until then nothing is said to be in anybody's hands."""
+        self._seen = None
 
     def post(self, snapshot: Snapshot) -> None:
         """Take in one tick, its processes named."""
-        since = 0.0 if self._elapsed is None else snapshot.elapsed - self._elapsed
-        self._elapsed = snapshot.elapsed
-        begins = snapshot.unix - (since if 0 < since <= LONGEST else 0.0)
+        gap = None if self._seen is None else snapshot.elapsed - self._seen[0]
+        begins = begins_anew(gap, snapshot.unix, 0.0 if self._seen is None else self._seen[1])
+        since = snapshot.unix - (gap or 0.0)
+        self._seen = (snapshot.elapsed, snapshot.unix)
         readings = {reading.device.uuid: reading for reading in snapshot.readings}
         before, self._open = self._open, {}
+        cut: dict[_Key, Handover] = {}
+        if begins is not None:
+            cut, before = before, {}
         for allocation in snapshot.allocations:
             key = (allocation.device.uuid, labels_of(allocation.workload))
             if key in self._open:
                 continue
             one = before.pop(key, None)
             if one is None:
-                one = Handover(allocation.device, allocation.workload, snapshot.unix, snapshot.unix)
+                # Where the clock was set, one that was in force goes on by the new time.
+                first = snapshot.unix if begins is None or key not in cut else begins
+                one = Handover(allocation.device, allocation.workload, first, snapshot.unix)
                 one.number, self._next = self._next, self._next + 1
             else:
                 one.ends = snapshot.unix
                 if not _is_used(readings.get(key[0]), key[1]):
-                    one.unused.mark(begins, snapshot.unix)
+                    one.unused.mark(since, snapshot.unix)
             one.changed = True
             self._open[key] = one
-        self.ended = list(before.values())
+        self.ended = [*cut.values(), *before.values()]
         for one in self.ended:
             one.over = one.changed = True
 

@@ -101,6 +101,8 @@ class Journal:
             if one.changed:
                 one.changed = False
                 self.handovers[one.number] = one
+        while len(self.handovers) > _MOST_SESSIONS:
+            del self.handovers[next(iter(self.handovers))]
 
     def take_series(self, book: str, labels: Labels, held: Held, process: GpuProcess | None) -> None:
         """A series that was born, renamed or got joules."""
@@ -129,19 +131,29 @@ class Journal:
             self._fold()
 
     def _fold(self) -> None:
-        """Sum the older half of the Spans per Gpu and epoch, so that the books go on to balance.
-
-        Whose the energy was is lost to the report, not to the Sessions, which have it.
+        """Sum the older half of the Spans: first those of an hour with the same residents and method, which
+        costs no report anything; if that is not enough, all of an hour per Gpu and epoch, so that the books
+        go on to balance. Then whose the energy was is lost to the report, not to the Sessions, which have it.
         """
         numbers = sorted(number for number, span in self.spans.items() if not span.stored)
-        kept: dict[tuple[str, int | None], Span] = {}
-        for number in numbers[: len(numbers) // 2]:
-            span = self.spans[number]
-            first = kept.setdefault((span.uuid, span.life), span)
+        older = [self.spans[number] for number in numbers[: len(numbers) // 2]]
+        together: dict[tuple[object, ...], Span] = {}
+        for span in older:
+            first = together.setdefault((span.uuid, span.life, span.hour, span.method, span.residents), span)
+            if first is not span:
+                first.take(span)
+                del self.spans[span.number]
+        if len(together) > len(older) // 2:
+            self._fold_hours(list(together.values()))
+
+    def _fold_hours(self, spans: Iterable[Span]) -> None:
+        kept: dict[tuple[str, int | None, int], Span] = {}
+        for span in spans:
+            first = kept.setdefault((span.uuid, span.life, span.hour), span)
             if first is not span:
                 first.ends = span.ends
                 first.unattributed += span.millijoules
-                del self.spans[number]
+                del self.spans[span.number]
             else:
                 total = span.millijoules
                 span.shares, span.residents, span.method = {}, (), "folded"
@@ -153,6 +165,7 @@ class Journal:
         for session in self.sessions.values():
             session.stored, session.renamed = True, False
             session.held.unsaved.clear()
+            session.stay.over.clear()
         for handover in self.handovers.values():
             handover.stored = True
             handover.unused.unsaved.clear()

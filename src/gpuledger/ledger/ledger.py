@@ -35,7 +35,7 @@ class Ledger:
     wants: frozenset[Quantity] = WANTS
 
     def __init__(self, settings: LedgerSettings, books: Books | None = None) -> None:
-        self.sessions = Sessions()
+        self.sessions = Sessions(kept=books is not None)
         floors = given_floors(settings.empty_watts, settings.resident_watts)
         self.energy = EnergyBook(floors, Policy(settings.policy))
         self._accounts = Accounts(settings.zero_hold, settings.retention)
@@ -98,7 +98,8 @@ class Ledger:
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
         self.sessions.post(snapshot, posted)
-        self._handed.post(snapshot)
+        if self._keeper is not None:
+            self._handed.post(snapshot)
         energy = self._tell_energy(snapshot, posted, untold)
         self._states.post(snapshot)
         states, seconds = self._states.told()

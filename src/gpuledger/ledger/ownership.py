@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import AWAITED, UNKNOWN, Workload
 
 # A pod's name can come some seconds after its process; who is not known by then is told as unknown.
 PATIENCE = 30.0
+
+
+def not_less(before: Workload, now: Workload) -> Workload:
+    """The newest answer, without what it has forgotten: a pod that is deleted before its process is gone, and
+    a map that begins anew, take no name away.
+    """
+    if before.kind in ("unknown", "user") or before.missing in AWAITED:
+        return now
+    if now.kind in ("unknown", "user") or (now.missing in AWAITED and _same(before, now)):
+        return before
+    if not _same(before, now):
+        return now
+    lost = {
+        name: getattr(before, name)
+        for name in ("namespace", "pod", "container", "labels", "controller_kind", "controller")
+        if getattr(before, name) and not getattr(now, name)
+    }
+    return replace(now, **lost) if lost else now
+
+
+def _same(one: Workload, other: Workload) -> bool:
+    return one.kind == other.kind and one.pod_uid == other.pod_uid and one.container_id == other.container_id
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpuledger.ledger.activity import holds, is_still
@@ -11,7 +11,9 @@ from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
+from gpuledger.ledger.ownership import not_less
 from gpuledger.ledger.seconds import Marked
+from gpuledger.ledger.stays import Stay
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import Session
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -47,14 +49,27 @@ class OpenSession:
     renamed: bool = True
     stored: bool = False
     held: Marked = field(default_factory=Marked)
+    stay: Stay = field(init=False)
 
-    def see(self, process: GpuProcess, unix: float, seconds: float, *, still: bool = False) -> None:
-        """The process is there, `seconds` after it was seen last; `still`: its Device did nothing."""
-        before, self.process = self.process, process
-        self.last_seen = unix
-        self.changed = self.watched = True
+    def __post_init__(self) -> None:
+        self.stay = Stay(self.first_seen, self.last_seen)
+
+    def see(
+        self, process: GpuProcess, unix: float, elapsed: float, seconds: float, *, still: bool = False
+    ) -> None:
+        """The process is there, `seconds` after the tick before, in which it was or not; `still`: its Device
+        did nothing. `elapsed` is the source's clock.
+        """
+        before = self.process
         if process.workload is not before.workload or process.name is not before.name:
+            owner = not_less(before.workload, process.workload)
+            if owner is not process.workload:
+                process = replace(process, workload=owner)
             self.renamed = self.renamed or _who(process) != _who(before)
+        self.process = process
+        self.last_seen = unix
+        self.stay.go_on(unix, elapsed)
+        self.changed = self.watched = True
         if process.memory is not None:
             self.peak_memory = max(self.peak_memory or 0, process.memory)
         share = process.usage.sm
@@ -103,7 +118,9 @@ class Sessions:
     long as its Gpu's intervals have it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept: bool = True) -> None:
+        """`kept`: what is not in the books yet is handed over to a store, tick by tick."""
+        self._kept = kept
         self._open: dict[str, dict[ProcessKey, OpenSession]] = {}
         self._ghosts: dict[ProcessKey, OpenSession] = {}
         self._elapsed: float | None = None
@@ -125,6 +142,7 @@ class Sessions:
         self._elapsed = None
         for session in self.open():
             session.watched = False
+            session.stay.seen_at = None
 
     def number_of(self, key: ProcessKey) -> int:
         """The number of a process's Session, open or lately ended; KeyError for one that never was here."""
@@ -158,7 +176,7 @@ class Sessions:
         for reading in snapshot.holders:
             here.add(reading.device.uuid)
             if reading.processes is not None:
-                self._post_device(reading, reading.processes, snapshot.unix, seconds, gone)
+                self._post_device(reading, reading.processes, snapshot, seconds, gone)
         if not snapshot.devices_failed:
             for uuid in self._open.keys() - here:
                 gone |= self._open.pop(uuid)
@@ -182,10 +200,11 @@ class Sessions:
         self,
         reading: Reading,
         processes: tuple[GpuProcess, ...],
-        unix: float,
+        snapshot: Snapshot,
         seconds: float,
         gone: dict[ProcessKey, OpenSession],
     ) -> None:
+        unix, elapsed = snapshot.unix, snapshot.elapsed
         before = self._open.get(reading.device.uuid, {})
         now: dict[ProcessKey, OpenSession] = {}
         still = is_still(reading)
@@ -194,9 +213,12 @@ class Sessions:
             session = before.pop(key, None)
             if session is None:
                 session = self._new(process, unix, unix)
-                session.see(process, unix, 0.0)
+                session.see(process, unix, elapsed, 0.0)
             else:
-                session.see(process, unix, seconds, still=still)
+                session.see(process, unix, elapsed, seconds, still=still)
+            if not self._kept:
+                session.held.unsaved.clear()
+                session.stay.over.clear()
             now[key] = session
         gone |= before
         self._open[reading.device.uuid] = now
@@ -229,7 +251,7 @@ class Sessions:
         begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
         if key in self._ghosts:
             session = self._ghosts[key]
-            session.last_seen = max(session.last_seen, ends)
+            session.last_seen = session.stay.ends = max(session.last_seen, ends)
         if session is None and key in self._late:
             session = self._late[key][0]
             self.amended.append(session)

@@ -68,6 +68,18 @@ class Span:
         own = self.idle + self.unattributed + self.unobserved
         return own + sum(share.millijoules for share in self.shares.values())
 
+    def take(self, later: Span) -> None:
+        """Have a later one of the same hour, with the same residents and method, too."""
+        self.ends = later.ends
+        self.idle += later.idle
+        self.unattributed += later.unattributed
+        self.unobserved += later.unobserved
+        for session, share in later.shares.items():
+            mine = self.shares[session]
+            mine.millijoules += share.millijoules
+            mine.resident += share.resident
+            mine.work += share.work
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:

@@ -116,6 +116,8 @@ PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=T
 VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
 # nvmlDeviceGpuRecoveryAction_t: what would make the card well again, 0 for nothing.
 RECOVERY_ACTION = Quantity("recovery_action", "", Level.GPU, highest=255, slow=True)
+# nvmlGpuFabricState_t: 0 not supported, 1 not registered with the NVLink fabric yet, 2 about to be, 3 done.
+FABRIC_STATE = Quantity("fabric_state", "", Level.GPU, highest=3, slow=True)
 MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
 MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
 
@@ -155,9 +157,28 @@ REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", Level.
 ROW_REMAP_PENDING = Quantity("row_remap_pending", "", Level.GPU, highest=1, slow=True)
 ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", Level.GPU, highest=1, slow=True)
 
+# What NVML tells by GPM alone, on Hopper and newer; on older ones only DCGM's own module has it.
+PROFILING = frozenset(
+    {
+        ENGINE_ACTIVITY,
+        SM_ACTIVITY,
+        SM_OCCUPANCY,
+        TENSOR_ACTIVITY,
+        DRAM_ACTIVITY,
+        FP64_ACTIVITY,
+        FP32_ACTIVITY,
+        FP16_ACTIVITY,
+        PCIE_TX_RATE,
+        PCIE_RX_RATE,
+        NVLINK_TX_RATE,
+        NVLINK_RX_RATE,
+    }
+)
+
 QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)
 }
 
-# No quantity, but wanted like one: every column that the machine's nvidia-smi offers, in `Reading.raw`.
+# No quantity, but wanted like one: every column that the machine's nvidia-smi offers, in `Reading.raw`. The
+# part of a tick in which it is asked for them has the same name.
 COLUMNS = Quantity("columns", "", Level.GPU)

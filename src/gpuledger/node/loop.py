@@ -40,7 +40,6 @@ class Refit:
 
     source: Source | None = None
     name: Namer | None = None
-    maps: Callable[[], tuple[MapHealth, ...]] | None = None
     interval: float | None = None
 
 
@@ -181,7 +180,6 @@ class Node:
             self._let_go()
             self._source = parts.source
         self._name = parts.name or self._name
-        self._vitals.maps = parts.maps or self._vitals.maps
         if parts.interval is not None:
             self._pace = Pace(parts.interval)
             self._vitals.asked = parts.interval

@@ -1,4 +1,4 @@
-"""What `doctor` says of the places where gpuledger tells: its ports, and the textfile directory."""
+"""What `doctor` says of where gpuledger tells: its ports, their web config, and the textfile directory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from gpuledger.host.clock import SystemClock
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name, from_bytes
@@ -16,6 +17,7 @@ from gpuledger.outputs.settings import HttpSettings
 
 PORT: Final = "output.port"
 TEXTFILE: Final = "output.textfile"
+WEB_CONFIG: Final = "output.web_config"
 # The documents' directory, and that of Debian's package.
 USUAL: Final = (Path("/var/lib/node_exporter/textfile_collector"), Path("/var/lib/prometheus/node-exporter"))
 
@@ -25,10 +27,14 @@ _LISTEN: Final = "0A"
 def output_checks(
     settings: HttpSettings, textfile: str = "", *, procfs: Path = Path("/proc"), usual: Iterable[Path] = USUAL
 ) -> tuple[Check, ...]:
-    """Checks of every address of the settings, and of `textfile` or else of the `usual` directories."""
+    """Checks of every address of the settings and of their web config, if there is one; and of `textfile`,
+    or else of the `usual` directories.
+    """
     addresses = [listen.address for listen in settings.listen_address]
+    web = settings.web_config
     return (
         *(Check(PORT, f"port {address}", _port(address, procfs)) for address in addresses),
+        *([Check(WEB_CONFIG, f"web config {web}", lambda: _web_config(Path(web)))] if web else ()),
         Check(TEXTFILE, "textfile directory", lambda: _textfile(textfile, tuple(usual))),
     )
 
@@ -45,6 +51,22 @@ def _port(address: Address, procfs: Path) -> Callable[[], Iterator[Finding]]:
             yield works(PORT, what, "free")
 
     return look
+
+
+def _web_config(file: Path) -> Iterator[Finding]:
+    # Loads OpenSSL, which only who has such a file pays for.
+    from gpuledger.outputs.web_config.current import CurrentWebConfig
+
+    what = f"web config {file}"
+    try:
+        current = CurrentWebConfig(file, SystemClock())
+    except GpuledgerError as error:
+        yield fails(WEB_CONFIG, what, str(error), "correct it there; docs/web-config.md has the format")
+        return
+    tls, users = current.config.tls, len(current.config.users)
+    clients = f", client certificates: {tls.client_auth.value}" if tls else ""
+    passwords = f"{users} user{'' if users == 1 else 's'}" if users else "no passwords"
+    yield works(WEB_CONFIG, what, f"{'TLS' if tls else 'no TLS'}{clients}, {passwords}")
 
 
 def _taken(what: str, error: str, held_by: tuple[int, str] | None) -> Finding:

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from functools import partial
+from typing import Protocol, cast
 
 import h11
 
 from gpuledger.outputs.messages import answer_to, head_of, request_of
 from gpuledger.outputs.registry import Registry
-from gpuledger.outputs.routes import Response, Routes, plain
+from gpuledger.outputs.routes import Request, Response, Routes, plain
 
 # Bytes given to the transport at a time. What a slow client has not taken stays behind as a view of the
 # page that all clients share; only one such piece is ever copied for it.
 _PIECE = 32 * 1024
 
 
+class Gate(Protocol):
+    """Who is let in to the pages, and what headers every answer gets."""
+
+    @property
+    def refused(self) -> Response:
+        """The answer to a request that `decide` promised to decide on, and then refused."""
+
+    def decide(self, request: Request) -> Response | asyncio.Future[bool] | None:
+        """None lets the request in, a Response is its refusal; a future decides later. Never waits."""
+
+    def dress(self, response: Response) -> Response:
+        """The answer with more headers."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """Serves one request after the other (pipelined ones too) until either side has enough.
 
-    At any time it reads a request, writes an answer (reading stops meanwhile, so that a client which does
-    not take answers cannot queue requests), or lingers: the answer ended the conversation early and what
-    is still arriving is dropped.
+    At any time it reads a request, waits until its gate has decided on it, writes an answer (reading stops
+    in both, so that a client which does not take answers cannot queue requests), or lingers: the answer
+    ended the conversation early and what is still arriving is dropped.
     """
 
-    def __init__(self, registry: Registry, routes: Routes) -> None:
+    def __init__(self, registry: Registry, routes: Routes, gate: Gate | None = None) -> None:
         self.deadline = 0.0
         self._registry = registry
         self._routes = routes
+        self._gate = gate
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=registry.limits.header_bytes)
         self._transport: asyncio.Transport | None = None
         self._request: h11.Request | None = None
@@ -36,6 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received = False
         self._unsent: memoryview | None = None
         self._write_paused = False
+        self._waiting = False
         self._lingering = False
         self._dropped = 0
 
@@ -48,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         self.deadline = self._registry.now + self._registry.limits.request_seconds
         if not self._registry.admit(self):
-            self._refuse(plain("too many connections; try again", 503, (("Retry-After", "1"),)))
+            self.refuse(plain("too many connections; try again", 503, (("Retry-After", "1"),)))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's signature)
         """Count the connection out and let go of the page."""
@@ -93,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write()
             self._advance()
 
-    # What the registry calls.
+    # What the registry and TLS call.
 
     @property
     def idle(self) -> bool:
@@ -103,10 +120,10 @@ class Connection(asyncio.BufferedProtocol):
     def expire(self) -> None:
         """Half a request is answered with 408; a half-taken answer is cut off; silence is just closed."""
         closing = self._transport is None or self._transport.is_closing()
-        if self._unsent is not None or self._lingering or closing:
+        if self._unsent is not None or self._waiting or self._lingering or closing:
             self.abort()
         elif self._received:
-            self._refuse(plain("the request took too long", 408))
+            self.refuse(plain("the request took too long", 408))
         else:
             self.close()
 
@@ -125,6 +142,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def refuse(self, response: Response) -> None:
+        """Answer, then end the conversation without reading on."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.abort()
+            return
+        head_only = self._request is not None and self._request.method == b"HEAD"
+        head = self._http.send(head_of(response, close=True)) or b""
+        self._lingering = True
+        self.deadline = self._registry.now + self._registry.limits.linger_seconds
+        transport.write(head if head_only else head + response.body)
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._resume_reading()
+
     # Reading requests.
 
     def _advance(self) -> None:
@@ -133,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
-                self._refuse(answer_to(error))
+                self.refuse(answer_to(error))
                 return
             if isinstance(event, h11.Request):
                 self._request = event
@@ -143,9 +177,11 @@ class Connection(asyncio.BufferedProtocol):
             elif isinstance(event, h11.Data):
                 self._body_bytes += len(event.data)
                 if self._body_bytes > self._registry.limits.body_bytes:
-                    self._refuse(plain("no page here takes a body", 413))
+                    self.refuse(plain("no page here takes a body", 413))
             elif isinstance(event, h11.EndOfMessage):
                 self._answer()
+                if self._waiting:
+                    return
                 if self._received and self._unsent is None:
                     # More requests have come with this one: let the other clients have a turn before it.
                     self._pause_reading()
@@ -164,6 +200,7 @@ class Connection(asyncio.BufferedProtocol):
             transport is not None
             and not transport.is_closing()
             and self._unsent is None
+            and not self._waiting
             and not self._lingering
         )
 
@@ -171,29 +208,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._request is None:
             raise RuntimeError("h11 ended a message that it had not begun")
         request = request_of(self._request)
-        response = self._routes.respond(request)
-        self._respond(response, close=self._registry.stopping, head_only=request.method == "HEAD")
+        verdict = self._gate.decide(request) if self._gate is not None else None
+        if isinstance(verdict, asyncio.Future):
+            self._waiting = True
+            self.deadline = self._registry.now + self._registry.limits.response_seconds
+            self._pause_reading()
+            verdict.add_done_callback(partial(self._decided, request))
+        else:
+            self._respond(request, verdict)
+
+    def _decided(self, request: Request, verdict: asyncio.Future[bool]) -> None:
+        """The gate knows now; the client may have gone meanwhile."""
+        self._waiting = False
+        if self._gate is not None and self._open_for_requests():
+            self._respond(request, None if verdict.result() else self._gate.refused)
+            self._advance()
+
+    def _respond(self, request: Request, refusal: Response | None) -> None:
+        response = self._routes.respond(request) if refusal is None else refusal
+        if self._gate is not None:
+            response = self._gate.dress(response)
+        self._send(response, close=self._registry.stopping, head_only=request.method == "HEAD")
 
     # Writing answers.
 
-    def _refuse(self, response: Response) -> None:
-        """Answer, then end the conversation without reading on."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.abort()
-            return
-        head_only = self._request is not None and self._request.method == b"HEAD"
-        head = self._http.send(head_of(response, close=True)) or b""
-        self._lingering = True
-        self.deadline = self._registry.now + self._registry.limits.linger_seconds
-        transport.write(head if head_only else head + response.body)
-        if transport.can_write_eof():
-            transport.write_eof()
-        self._resume_reading()
-
-    def _respond(self, response: Response, *, close: bool, head_only: bool) -> None:
+    def _send(self, response: Response, *, close: bool, head_only: bool) -> None:
         head = self._http.send(head_of(response, close=close)) or b""
         body = b"" if head_only else response.body
         if body:

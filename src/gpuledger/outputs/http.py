@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpuledger.model.errors import UsageError
@@ -14,12 +14,16 @@ from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.registry import Registry
 from gpuledger.outputs.routes import Routes
 
+# Makes the protocol for one more client of these routes.
+Speaker = Callable[[Registry, Routes], asyncio.BaseProtocol]
+
 
 class HttpServer:
     """HTTP/1.1 on one or more addresses, each with routes of its own, in the running event loop.
 
     `grace` is how many seconds running answers get when the server stops. The limit on connections is for
-    all addresses together.
+    all addresses together. `speaker` makes what talks to one client: a Connection as it is, or one
+    behind a web config (`Web.speaker`).
     """
 
     def __init__(
@@ -27,8 +31,10 @@ class HttpServer:
         listeners: Sequence[tuple[Address, Routes]],
         limits: Limits | None = None,
         grace: float = 5.0,
+        speaker: Speaker = Connection,
     ) -> None:
         self._listeners = tuple(listeners)
+        self._speaker = speaker
         self._grace = grace
         self._registry = Registry(limits or Limits())
         self._servers: list[asyncio.Server] = []
@@ -61,7 +67,7 @@ class HttpServer:
             self._addresses.clear()
             raise
         for listening, routes in opened:
-            factory = partial(Connection, self._registry, routes)
+            factory = partial(self._speaker, self._registry, routes)
             self._servers.append(await loop.create_server(factory, sock=listening, backlog=BACKLOG))
 
     async def stop(self) -> None:

@@ -58,7 +58,7 @@ def _listen(item: object) -> Listen:
 class HttpSettings:
     """Where gpuledger is asked."""
 
-    reload: ClassVar[Reload] = Reload(restart=("listen_address",))
+    reload: ClassVar[Reload] = Reload(restart=("listen_address", "web.config.file"))
 
     listen_address: tuple[Listen, ...] = setting(
         "listen_address",
@@ -74,4 +74,12 @@ class HttpSettings:
         "/metrics",
         "path of the metrics page; /metrics/<dialect> stays where it is",
         metavar="PATH",
+    )
+    web_config: str = setting(
+        "web.config.file",
+        text,
+        "",
+        "TLS, client certificates, basic auth and a rate limit, as exporter-toolkit's file says",
+        flags=("--web.config.file", "--web.config-file"),
+        metavar="FILE",
     )

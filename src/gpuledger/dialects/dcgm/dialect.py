@@ -25,10 +25,7 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class DcgmDialect:
-    """The families that a collectors file asks for.
-
-    `use` takes another file between two pages: one reference is swapped, so that no page is of two files.
-    """
+    """The families that a collectors file asks for."""
 
     name = "dcgm"
 
@@ -46,10 +43,6 @@ class DcgmDialect:
     def wants(self) -> frozenset[Quantity]:
         """The quantities that the file's fields are made of."""
         return self._vocabulary.wants
-
-    def use(self, collectors: Collectors) -> None:
-        """Tell from now on what these collectors ask for."""
-        self._vocabulary = _Vocabulary(self._settings, collectors, self._hostname)
 
     def tell(self, page: Page) -> Iterable[Family]:
         """The families of one Page; none while there is no Snapshot."""

@@ -9,7 +9,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.family import Family, FamilySpec, LabelValues
 from gpuledger.model.page import Page
-from gpuledger.model.quantities import Level, Quantity
+from gpuledger.model.quantities import PROFILING, Level, Quantity
 from gpuledger.model.snapshot import Snapshot
 
 # `mig_instance` and `slurm_job`, not `instance` and `job`: under honor_labels those would overwrite, and when
@@ -61,8 +61,9 @@ SM_RATIO = FamilySpec(
 FIELD_SUPPORTED = FamilySpec(
     "gpuledger_field_supported",
     "gauge",
-    "1 when the device has this quantity, 0 when its driver says that it has not.",
-    (*DEVICE, "field"),
+    "1 when the device has this quantity, 0 when its driver says that it has not: reason driver, or "
+    "profiling where NVML has it on Hopper and newer alone (see --dcgm-exporter-url).",
+    (*DEVICE, "field", "reason"),
     source="NVML_ERROR_NOT_SUPPORTED",
 )
 XIDS = FamilySpec(
@@ -264,6 +265,9 @@ SPECS = (
 )
 
 
+_WITHOUT = {quantity.key: "profiling" for quantity in PROFILING}
+
+
 def labels(device: Device) -> LabelValues:
     """`uuid` of the Gpu and, for an Instance, `GI_CI`; else an empty `mig_instance`."""
     return (device.gpu.uuid, device.name if isinstance(device, Instance) else "")
@@ -310,7 +314,7 @@ def _states(snapshot: Snapshot) -> Iterable[Family]:
         if reading.up and not isinstance(reading.device, Instance):
             mig.add(int(reading.mig_enabled), reading.device.uuid)
         for key, has in reading.supported.items():
-            supported.add(int(has), *where, key)
+            supported.add(int(has), *where, key, "" if has else _WITHOUT.get(key, "driver"))
     return up, mig, supported
 
 

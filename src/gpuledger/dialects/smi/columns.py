@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -12,7 +12,8 @@ from gpuledger.dialects.smi.naming import PREFIX, told_as
 from gpuledger.dialects.smi.printed import printed
 from gpuledger.model.devices import Gpu
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
+from gpuledger.model.quantities import COLUMNS
+from gpuledger.model.snapshot import Snapshot, SourceInfo
 
 log = logging.getLogger("gpuledger.smi")
 
@@ -67,12 +68,10 @@ class Columns:
 
     def tell(self, snapshot: Snapshot) -> list[Family]:
         """`gpu_info`, then the columns in nvidia-smi's order."""
-        gpus = [reading for reading in snapshot.readings if isinstance(reading.device, Gpu)]
-        rows = [(reading, _row(reading, snapshot.source, len(gpus))) for reading in gpus if reading.up]
         info = Family(GPU_INFO)
         families: dict[str, Family] = {}
-        for reading, cells in rows:
-            uuid = uuid_label(reading.device.uuid)
+        for gpu, cells in _rows(snapshot):
+            uuid = uuid_label(gpu.uuid)
             _tell_info(info, uuid, cells, snapshot.source)
             for header in self._choose(tuple(cells)):
                 told = told_as(header)
@@ -124,8 +123,18 @@ class Columns:
             log.warning("%s", text)
 
 
-def _row(reading: Reading, source: SourceInfo, count: int) -> Mapping[str, str]:
-    return reading.raw or printed(reading, source, count)
+def _rows(snapshot: Snapshot) -> Iterator[tuple[Gpu, Mapping[str, str]]]:
+    """The row of each Gpu: as nvidia-smi printed it or, where it was not asked to, as it would have.
+
+    One that was asked for and did not come is not made up.
+    """
+    asked = any(part.name == COLUMNS.key for part in snapshot.collected)
+    gpus = [reading for reading in snapshot.readings if isinstance(reading.device, Gpu)]
+    for reading in gpus:
+        if reading.raw:
+            yield reading.device.gpu, reading.raw
+        elif reading.up and not asked:
+            yield reading.device.gpu, printed(reading, snapshot.source, len(gpus))
 
 
 def _tell_info(info: Family, uuid: str, cells: Mapping[str, str], source: SourceInfo) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from gpuledger.dialects.smi.naming import PREFIX
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import CollectorHealth, Page
+from gpuledger.model.quantities import COLUMNS
 
 _FAILED = FamilySpec(
     f"{PREFIX}failed_scrapes_total",
@@ -47,7 +48,7 @@ _BUILD = FamilySpec(
 SPECS: Final = (_FAILED, _EXIT_CODE, _SUCCESS, _LAST, _SECONDS, _BUILD)
 
 # The parts of the tick without which no GPU has its columns.
-_NEEDED: Final = ("source", "columns")
+_NEEDED: Final = ("source", COLUMNS.key)
 
 
 def tell(page: Page, version: str) -> Iterator[Family]:

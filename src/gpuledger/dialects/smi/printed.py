@@ -31,6 +31,8 @@ _RECOVERY_ACTIONS: Final = (
 )
 _COMPUTE_MODES: Final = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 
+_FABRIC_STATES: Final = ("N/A", "Not Started", "In Progress", "Completed")
+
 Form = Callable[[float], str]
 
 
@@ -64,6 +66,10 @@ def _yes(value: float) -> str:
 
 def _compute_mode(value: float) -> str:
     return _COMPUTE_MODES[int(value)]
+
+
+def _fabric_state(value: float) -> str:
+    return _FABRIC_STATES[int(value)]
 
 
 def _recovery_action(value: float) -> str:
@@ -112,6 +118,7 @@ _FIELDS: Final[tuple[tuple[str, Quantity, Form], ...]] = (
     ("clocks.max.graphics [MHz]", q.MAX_GRAPHICS_CLOCK, _megahertz),
     ("clocks.max.sm [MHz]", q.MAX_SM_CLOCK, _megahertz),
     ("clocks.max.memory [MHz]", q.MAX_MEMORY_CLOCK, _megahertz),
+    ("fabric.state", q.FABRIC_STATE, _fabric_state),
 )
 
 # Bits of nvmlClocksEventReasons.

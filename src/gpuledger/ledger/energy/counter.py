@@ -130,12 +130,13 @@ class Counter:
             return after, replace(verdict, invalid=1)
         if not self._follows(value, at, tick):
             return replace(self, aside=(tick.value, tick.at)), Verdict(invalid=1)
-        if value < self.last:
+        if value < self.last and self._follows(0, self.last_at, replace(tick, value=value, at=at)):
             # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
             reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
             after, verdict = replace(reborn, last=value, last_at=at, running=True)._believed(tick)
             return after, replace(verdict, epoch_closed=True, tail=self.tail)
-        # Higher than any power could have made it: another counter altogether. Nothing is known of the leap.
+        # More than any power could have made it, since then or since 0: another counter altogether, such as a
+        # simulator's that began again. Nothing is known of the leap.
         leapt = replace(
             self,
             aside=None,

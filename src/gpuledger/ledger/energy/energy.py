@@ -12,6 +12,8 @@ from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.quantities import (
+    DECODER_UTILIZATION,
+    ENCODER_UTILIZATION,
     ENERGY,
     ENGINE_ACTIVITY,
     POWER,
@@ -25,7 +27,16 @@ from gpuledger.model.snapshot import Reading, Snapshot
 log = logging.getLogger("gpuledger.ledger")
 
 WANTS: frozenset[Quantity] = frozenset(
-    {ENERGY, ENGINE_ACTIVITY, POWER, POWER_LIMIT, POWER_LIMIT_MAX, UTILIZATION}
+    {
+        DECODER_UTILIZATION,
+        ENCODER_UTILIZATION,
+        ENERGY,
+        ENGINE_ACTIVITY,
+        POWER,
+        POWER_LIMIT,
+        POWER_LIMIT_MAX,
+        UTILIZATION,
+    }
 )
 
 

@@ -68,33 +68,56 @@ class SessionLine(NamedTuple):
     high: int
 
 
+class HandoverLine(NamedTuple):
+    """A Device in its hands, in detail as long as that is kept. Unix seconds, and seconds unused."""
+
+    gpu: str
+    instance: str
+    begins: float
+    ends: float
+    unused: int
+
+
+class Lost(NamedTuple):
+    """Millijoules without detail: all, the part that was measured, and the most that it can have been."""
+
+    millijoules: int = 0
+    measured: int = 0
+    high: int = 0
+
+
+NOTHING_LOST = Lost()
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything of one owner or process, in order of time.
 
-    `lost` are millijoules of its Sessions of which neither intervals nor hours of its own are kept any more:
-    those of one process, when only the hours of all of its kind are.
+    `lost` is what its Sessions have and no interval or hour of its own has any more: that of one process,
+    when only the hours of all of its kind are kept.
     """
 
     who: str
     intervals: Sequence[Interval]
     sessions: Sequence[SessionLine] = ()
-    lost: int = 0
+    lost: Lost = NOTHING_LOST
+    handovers: Sequence[HandoverLine] = ()
 
     @property
     def millijoules(self) -> int:
         """The bill."""
-        return sum(one.millijoules for one in self.intervals) + self.lost
+        return sum(one.millijoules for one in self.intervals) + self.lost.millijoules
 
     @property
     def measured(self) -> int:
         """The least that it can be."""
-        return sum(one.millijoules for one in self.intervals if one.method == MEASURED)
+        kept = sum(one.millijoules for one in self.intervals if one.method == MEASURED)
+        return kept + self.lost.measured
 
     @property
     def high(self) -> int:
         """The most that it can be."""
-        return sum(one.high for one in self.intervals) + self.lost
+        return sum(one.high for one in self.intervals) + self.lost.high
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
@@ -152,7 +175,7 @@ def _why(one: Interval) -> str:
     if one.method == ACTIVITY and one.instance:
         return "MIG: split by the instances' activity, within an instance by time"
     if one.method == ACTIVITY and one.others:
-        return "shared: split by engine time, the idle power equally"
+        return "shared: split by engine time, and the idle power, where it is known, equally"
     if one.method == ACTIVITY:
         return "it came or went within the interval, or somebody unlisted was at work"
     return "the books could not be written for long: whose it was is not kept"

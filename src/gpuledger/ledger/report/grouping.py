@@ -12,6 +12,8 @@ from gpuledger.model.workload import Workload
 
 Key = tuple[str, ...]
 LABEL = "label:"
+# Of a fleet's report alone: books are of one node.
+NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)

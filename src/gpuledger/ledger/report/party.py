@@ -45,7 +45,8 @@ def party_text(party: Party) -> str:
     if owner.labels:
         words["labels"] = owner.labels
     told = [party.device, party.command, words]
-    return json.dumps(told, separators=(",", ":"), sort_keys=True)
+    # As it is written: parties are looked for by parts of their names.
+    return json.dumps(told, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
 
 def party_from(text: str) -> Party:

@@ -81,6 +81,11 @@ class Period:
     first: int
     last: float
 
+    @property
+    def whole(self) -> bool:
+        """Whether it has all that the books have."""
+        return self.since <= self.first and self.until >= self.last
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

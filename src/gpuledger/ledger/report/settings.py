@@ -1,4 +1,6 @@
-"""What energy and time cost. Exact: decimals stay decimals until they are written."""
+"""What a user sets about reports: what energy and time cost (exact: decimals stay decimals until they are
+written), and which Prometheus is asked.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
-from gpuledger.model.settings import setting, text
+from gpuledger.model.settings import duration, setting, text
+
+# Of no currency does a kilowatt-hour cost so much.
+_MOST = Decimal(10**9)
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
@@ -21,7 +26,7 @@ def _decimal(lowest: str, wanted: str) -> Callable[[object], Decimal | None]:
             found = Decimal(str(value).strip())
         except InvalidOperation:
             raise ValueError(wanted) from None
-        if isinstance(value, bool) or not found.is_finite() or found < Decimal(lowest):
+        if isinstance(value, bool) or not found.is_finite() or not Decimal(lowest) <= found < _MOST:
             raise ValueError(wanted)
         return found
 
@@ -98,3 +103,44 @@ class Prices:
     def _kwh(self, millijoules: int) -> Fraction:
         """The building's kilowatt-hours."""
         return Fraction(millijoules, MILLIJOULES_PER_KWH) * Fraction(self.pue or 1)
+
+
+def _headers(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value).splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """Which Prometheus, and how it is asked."""
+
+    url: str = setting(
+        "prometheus.url",
+        text,
+        "",
+        "report on every node that this Prometheus scrapes, instead of on this machine's books; "
+        "user:password@ in it is basic auth",
+        flags=("--prometheus",),
+        metavar="URL",
+    )
+    headers: tuple[str, ...] = setting(
+        "prometheus.header",
+        _headers,
+        (),
+        "send this header with each query, as 'Authorization: Bearer TOKEN' or 'X-Scope-OrgID: TENANT'",
+        metavar="HEADER",
+        repeatable=True,
+    )
+    match: str = setting(
+        "prometheus.match",
+        text,
+        "",
+        'count only series with these labels, as \'cluster="a",node=~"gpu-.*"\'',
+        metavar="LABELS",
+    )
+    timeout: float = setting(
+        "prometheus.timeout",
+        duration("s", lowest=1.0, highest=3600.0),
+        120.0,
+        "wait so long for the answer to one query",
+        metavar="DURATION",
+    )

@@ -8,14 +8,24 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, With
-from gpuledger.ledger.report.party import Party, party_from
+from gpuledger.ledger.energy.booking import MEASURED
+from gpuledger.ledger.report.explain import (
+    NOTHING_LOST,
+    Explanation,
+    HandoverLine,
+    Interval,
+    Lost,
+    SessionLine,
+    With,
+)
+from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.store.fold import session_party
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.rows import SESSION_COLUMNS
+from gpuledger.ledger.store.rows import SESSION_COLUMNS, workload_of
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.workload import UNKNOWN
 
 # What is booked after a Session has ended belongs to an interval of this length at most.
 _LATE = 60.0
@@ -25,7 +35,8 @@ SELECT spans.number, uuid, method, begins, ends, idle, unattributed, session, mi
 """
 _HOURS = """
 SELECT hours.number, uuid, method, hour, idle, unattributed, party, millijoules
-    FROM hours JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ? AND ({})
+    FROM hours JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ?
+    AND hours.number IN (SELECT number FROM hour_shares WHERE party IN wanted)
     ORDER BY hour, uuid, life, method, residents
 """
 
@@ -68,12 +79,16 @@ def wanted(word: str) -> Sequence[Wanted]:
     """What the word may mean, in the order in which it is looked for: `pod:`, `pid:` and `job:` say it."""
     kind, colon, rest = word.partition(":")
     if not colon or kind not in ("pod", "pid", "job"):
-        kinds = ("pid", "job", "pod") if word.isdigit() else ("pod", "job")
+        kinds = ("pid", "job", "pod") if _is_pid(word) else ("pod", "job")
         return [one for kind in kinds for one in wanted(f"{kind}:{word}")]
     if kind == "pid":
-        return [Wanted("pid", rest)] if rest.isdigit() else []
+        return [Wanted("pid", rest)] if _is_pid(rest) else []
     namespace, _, name = rest.rpartition("/")
-    return [Wanted(kind, name, namespace)]
+    return [Wanted(kind, name, namespace)] if name else []
+
+
+def _is_pid(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) < 10
 
 
 def explain(history: History, word: str, since: int, until: int) -> Explanation:
@@ -81,26 +96,46 @@ def explain(history: History, word: str, since: int, until: int) -> Explanation:
 
     Raises GpuledgerError when nobody of the name is in the books, or several kinds are.
     """
-    found = [(one, _sessions(history, one), _parties(history, one)) for one in wanted(word)]
-    found = [one for one in found if one[1] or one[2]]
+    found = [
+        (one, _sessions(history, one), _parties(history, one), _handovers(history, one))
+        for one in wanted(word)
+    ]
+    found = [one for one in found if any(one[1:])]
     if not found:
         raise GpuledgerError(
             f"nobody called '{word}' is in {history.file}: a pod, a process id or a job is wanted; "
             "`gpuledger report --by pod` lists them"
         )
     if len(found) > 1:
-        forms = " or ".join(f"{who.kind}:{word}" for who, _, _ in found)
+        forms = " or ".join(f"{who.kind}:{word}" for who, *_ in found)
         raise GpuledgerError(f"'{word}' is several things in the books: say {forms}")
-    ((who, sessions, parties),) = found
+    ((who, sessions, parties, handovers),) = found
+    spaces = {row[18] for row in sessions} | {party.owner.namespace for party in parties.values()}
+    spaces |= {party.owner.namespace for party, _ in handovers}
+    if who.kind != "pid" and len(spaces) > 1:
+        forms = " or ".join(f"{who.kind}:{space}/{who.name}" for space in sorted(spaces))
+        raise GpuledgerError(f"'{word}' is in several namespaces: say {forms}")
     reader = _Reader(history, {row[0] for row in sessions}, parties)
-    hours = (max(since, history.first_hour or since), min(until, int(history.last // HOUR) + 1))
+    hours = (max(since, history.first_hour or since), min(until, history.end_hour))
     intervals = [*reader.folded(*hours), *reader.detailed(*hours)]
     lines = [_line(row, reader) for row in sessions if _overlaps(row, since * HOUR, until * HOUR)]
-    lost = 0
-    if who.kind == "pid" and since <= (history.first_hour or since):
-        booked = sum(line.measured + line.apportioned for line in lines)
-        lost = booked - sum(one.millijoules for one in intervals) if until * HOUR > history.last else 0
-    return Explanation(str(who), intervals, lines, lost)
+    lost = NOTHING_LOST
+    detail = history.first_detail
+    if who.kind == "pid" and (detail is None or since < detail):
+        # Whenever it ends: what has no detail is older than all that has.
+        every = list(reader.detailed(0, history.end_hour))
+        lost = _lost([_line(row, reader) for row in sessions], every)
+    held = [one for _, one in handovers if one.begins < until * HOUR and one.ends >= since * HOUR]
+    return Explanation(str(who), intervals, lines, lost, held)
+
+
+def _lost(sessions: Sequence[SessionLine], intervals: Sequence[Interval]) -> Lost:
+    measured = sum(one.millijoules for one in intervals if one.method == MEASURED)
+    return Lost(
+        sum(one.measured + one.apportioned for one in sessions) - sum(one.millijoules for one in intervals),
+        sum(one.measured for one in sessions) - measured,
+        sum(one.high for one in sessions) - sum(one.high for one in intervals),
+    )
 
 
 def _sessions(history: History, who: Wanted) -> list[Sequence[Any]]:
@@ -116,6 +151,20 @@ def _parties(history: History, who: Wanted) -> dict[int, Party]:
     rows = history.connection.execute("SELECT number, who FROM parties WHERE instr(who, ?)", (who.name,))
     every = {number: party_from(text) for number, text in rows}
     return {number: party for number, party in every.items() if who.takes(party)}
+
+
+def _handovers(history: History, who: Wanted) -> list[tuple[Party, HandoverLine]]:
+    rows = history.connection.execute("SELECT number, device, owner, begins, ends FROM handovers")
+    reader = _Reader(history, set(), {})
+    found = []
+    for number, device, owner, begins, ends in rows:
+        party = party_of(device, workload_of(owner) or UNKNOWN)
+        if who.takes(party):
+            bits = history.connection.execute("SELECT bits FROM unused WHERE handover = ?", (number,))
+            unused = sum(minute.bit_count() for (minute,) in bits)
+            gpu, instance = reader.gpu(device), reader.instance(device)
+            found.append((party, HandoverLine(gpu, instance, begins, ends, unused)))
+    return found
 
 
 def _overlaps(row: Sequence[Any], since: float, until: float) -> bool:
@@ -155,10 +204,11 @@ class _Reader:
     def folded(self, since: int, until: int) -> Iterator[Interval]:
         if not self._parties:
             return
-        # The set of residents is told before their shares are read.
-        among = " OR ".join(f"instr(',' || residents || ',', ',{party},')" for party in self._parties)
-        query = _HOURS.format(among)
-        found = self._history.connection.execute(query, (since, until))
+        connection = self._history.connection
+        connection.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (party INTEGER PRIMARY KEY)")
+        connection.execute("DELETE FROM wanted")
+        connection.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", [(one,) for one in self._parties])
+        found = connection.execute(_HOURS, (since, until))
         for folded, rows in groupby(found, key=lambda row: row[:6]):
             _, uuid, method, hour, idle, unattributed = folded
             shares = [(self._history.party(row[6]), row[6] in self._parties, row[7]) for row in rows]
@@ -206,7 +256,8 @@ def party_name(party: Party) -> str:
 
 def _line(row: Sequence[Any], reader: _Reader) -> SessionLine:
     party = session_party(row)
-    last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high = row[SESSION_COLUMNS:]
+    usage = row[SESSION_COLUMNS:]
+    last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high = usage[:11]
     return SessionLine(
         row[5],
         party.command,

@@ -8,7 +8,7 @@ What goes is which process it was, and when within the hour.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,16 @@ _NAME = """
 INSERT INTO parties (who, last_hour) VALUES (?, ?)
     ON CONFLICT (who) DO UPDATE SET last_hour = max(last_hour, excluded.last_hour) RETURNING number
 """
-# Sessions of an hour: those that ended in it or later, and those that go on; one that was seen but once has
-# no length, and is counted where it was seen.
+# Sessions that were there at some time from :since to before :until.
 SESSIONS_OF = """
-SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended >= ? AND first_seen < ?
+SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
+    WHERE ended IS NOT NULL AND begun >= :since - 86400 AND begun < :until AND latest >= :since
 UNION ALL
-SELECT sessions.*, last_seen FROM usage JOIN sessions USING (number) WHERE ended IS NULL AND first_seen < ?
-    AND last_seen >= ?
+SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
+    WHERE ended IS NOT NULL AND latest - begun > 86400 AND begun < :since - 86400 AND latest >= :since
+UNION ALL
+SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
+    WHERE ended IS NULL AND begun < :until AND latest >= :since
 """
 
 
@@ -84,14 +87,25 @@ def fold_times(connection: Connection, before: int) -> bool:
     hour = times_from(connection)
     if hour is None:
         return False
-    if hour >= before:
-        # Looked for but once: without it, all sessions are read for it.
-        connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIMES_FROM, hour))
-        return False
+    # Looked for but once: without it, all sessions are read for it.
+    connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIMES_FROM, hour))
     parties = Parties(connection)
-    times: dict[int, _Times] = defaultdict(_Times)
-    _take_sessions(connection, hour, parties, times)
-    _take_handovers(connection, hour, parties, times)
+    while hour < before:
+        times: dict[int, _Times] = defaultdict(_Times)
+        _take_sessions(connection, hour, parties, times)
+        _take_handovers(connection, hour, parties, times)
+        if times:
+            _keep_times(connection, hour, times)
+            return True
+        following = _following(connection, hour + 1)
+        if following is None:
+            # Not gone beyond: who knows where the clock will stand.
+            return False
+        hour = following
+    return False
+
+
+def _keep_times(connection: Connection, hour: int, times: Mapping[int, _Times]) -> None:
     rows = [(hour, party, *one.row) for party, one in times.items()]
     connection.executemany("REPLACE INTO hour_times VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     minutes = ((hour + 1) * HOUR // MINUTE,)
@@ -99,7 +113,21 @@ def fold_times(connection: Connection, before: int) -> bool:
     connection.execute("DELETE FROM unused WHERE minute < ?", minutes)
     connection.execute("DELETE FROM handovers WHERE over AND ends < ?", ((hour + 1) * HOUR,))
     connection.execute("REPLACE INTO meta VALUES (?, ?)", (TIMES_FROM, hour + 1))
-    return True
+
+
+def _following(connection: Connection, hour: int) -> int | None:
+    """The next hour from this one on in which somebody was there."""
+    since = hour * HOUR
+    times = connection.execute(
+        "SELECT min(begun) FROM usage WHERE ended IS NOT NULL AND begun >= :since"
+        " UNION ALL SELECT min(max(begun, :since)) FROM usage WHERE ended IS NULL AND latest >= :since"
+        " UNION ALL SELECT min(max(stay, :since)) FROM usage WHERE stays > 0 AND latest >= :since"
+        " UNION ALL SELECT min(begins) FROM stays WHERE begins >= :since"
+        " UNION ALL SELECT min(max(begins, :since)) FROM handovers WHERE ends >= :since",
+        {"since": since},
+    ).fetchall()
+    known = [time for (time,) in times if time is not None]
+    return int(min(known) // HOUR) if known else None
 
 
 def microseconds(begins: float, ends: float) -> int:
@@ -113,7 +141,8 @@ def times_from(connection: Connection) -> int | None:
     if row is not None:
         return int(row[0])
     begun = connection.execute(
-        "SELECT min(first) FROM (SELECT min(first_seen) AS first FROM sessions"
+        "SELECT min(first) FROM (SELECT min(begun) AS first FROM usage WHERE ended IS NOT NULL"
+        " UNION ALL SELECT min(begun) FROM usage WHERE ended IS NULL"
         " UNION ALL SELECT min(begins) FROM handovers)"
     ).fetchone()
     return None if begun[0] is None else int(begun[0] // HOUR)
@@ -139,18 +168,30 @@ class _Times:
 def _take_sessions(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
     since, until = hour * HOUR, (hour + 1) * HOUR
     held = _minutes(connection, "held", "session", since)
-    for *row, last_seen in connection.execute(SESSIONS_OF, (since, until, until, since)).fetchall():
-        one = times[parties.number(session_party(row), hour)]
-        first_seen = row[30]
-        if first_seen < since and last_seen <= since:
-            continue
-        bits = seconds_within(first_seen, last_seen, since, HOUR)
-        idle = held.get(row[0], 0)
-        one.resident |= bits
-        one.held |= idle
-        one.busy |= bits & ~idle
-        one.running += 1
-        one.begun += first_seen >= since
+    found = connection.execute(SESSIONS_OF, {"since": since, "until": until}).fetchall()
+    for *row, last_seen, stay, stays in found:
+        bits = 0
+        for begins, ends in stays_of(connection, row[0], (stay, last_seen), stays):
+            bits |= seconds_within(begins, ends, since, HOUR)
+        begun = since <= row[30] < until
+        if bits or begun:
+            one = times[parties.number(session_party(row), hour)]
+            idle = held.get(row[0], 0)
+            one.resident |= bits
+            one.held |= idle
+            one.busy |= bits & ~idle
+            one.running += 1
+            one.begun += begun
+
+
+def stays_of(
+    connection: Connection, session: int, present: tuple[float, float], earlier: int
+) -> list[tuple[float, float]]:
+    """The stretches in which a session was watched, the present one last."""
+    if not earlier:
+        return [present]
+    query = "SELECT begins, ends FROM stays WHERE session = ?"
+    return [*connection.execute(query, (session,)).fetchall(), present]
 
 
 def _take_handovers(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
@@ -158,9 +199,11 @@ def _take_handovers(connection: Connection, hour: int, parties: Parties, times: 
     unused = _minutes(connection, "unused", "handover", since)
     query = "SELECT * FROM handovers WHERE ends >= ? AND begins < ?"
     for number, device, owner, begins, ends, _ in connection.execute(query, (since, until)).fetchall():
-        one = times[parties.number(party_of(device, workload_of(owner) or UNKNOWN), hour)]
-        one.allocated |= seconds_within(begins, ends, since, HOUR)
-        one.held |= unused.get(number, 0)
+        bits = seconds_within(begins, ends, since, HOUR)
+        if bits:
+            one = times[parties.number(party_of(device, workload_of(owner) or UNKNOWN), hour)]
+            one.allocated |= bits
+            one.held |= unused.get(number, 0)
 
 
 def _minutes(connection: Connection, table: str, whose: str, since: int) -> dict[int, int]:

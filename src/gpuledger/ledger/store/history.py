@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.report.tally import Energy, Times
 from gpuledger.ledger.seconds import HOUR, MINUTE, seconds_within, unpack
-from gpuledger.ledger.store.fold import SESSIONS_OF, microseconds, session_party, times_from
+from gpuledger.ledger.store.fold import (
+    SESSIONS_OF,
+    microseconds,
+    session_party,
+    stays_of,
+    times_from,
+)
 from gpuledger.ledger.store.rows import devices_of, workload_of
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
 from gpuledger.model.devices import Device
@@ -65,6 +71,32 @@ class History:
     def close(self) -> None:
         """Let go of the file."""
         self.connection.close()
+
+    def missing(self, booked: Mapping[str, int]) -> dict[str, int]:
+        """Millijoules that the Gpus' totals have and spans and hours have not, by uuid.
+
+        `booked` is what these have in all. Nothing is said of books of which something was deleted, for age
+        or with a damaged file.
+        """
+        gone = {uuid for (uuid,) in self.connection.execute("SELECT DISTINCT uuid FROM forgotten")}
+        totals = self.connection.execute("SELECT uuid, total FROM gpus").fetchall()
+        found = {uuid: total - booked.get(uuid, 0) for uuid, total in totals if uuid not in gone}
+        return {uuid: millijoules for uuid, millijoules in found.items() if millijoules}
+
+    @property
+    def end_hour(self) -> int:
+        """The unix hour after the last one that something is known of, however the clock was set since."""
+        hours = self.connection.execute(
+            "SELECT max(hour) FROM (SELECT max(hour) AS hour FROM spans UNION ALL SELECT max(hour) FROM hours"
+            " UNION ALL SELECT max(hour) FROM hour_times)"
+        ).fetchone()[0]
+        return max(int(self.last // HOUR), -1 if hours is None else hours) + 1
+
+    @property
+    def first_detail(self) -> int | None:
+        """The first unix hour of which there are spans."""
+        hour: int | None = self.connection.execute("SELECT min(hour) FROM spans").fetchone()[0]
+        return hour
 
     @property
     def first_hour(self) -> int | None:
@@ -130,13 +162,16 @@ class History:
     def _detailed_times(self, since: int, until: int, *, carried: bool) -> Iterator[Times]:
         begins, ends = since * HOUR, until * HOUR
         held = self._minutes("held", "session", since, until)
-        for *row, last_seen in self.connection.execute(SESSIONS_OF, (begins, ends, ends, begins)):
-            first_seen = row[30]
-            if first_seen < begins and last_seen <= begins:
-                continue
+        found = self.connection.execute(SESSIONS_OF, {"since": begins, "until": ends})
+        for *row, last_seen, stay, stays in found:
             whose = session_party(row)
-            new = carried or first_seen >= begins
-            for hour, bits in _hours(first_seen, last_seen, since, until):
+            times: dict[int, int] = {}
+            for begun, ended in stays_of(self.connection, row[0], (stay, last_seen), stays):
+                for hour, bits in _hours(begun, ended, since, until):
+                    times[hour] = times.get(hour, 0) | bits
+            # One that was there in an hour before was counted in it.
+            new = begins <= row[30] < ends or (carried and bool(times))
+            for hour, bits in times.items():
                 idle = held.get((hour, row[0]), 0)
                 yield Times(hour, whose, bits, idle, bits & ~idle, 0, int(new))
                 new = False
@@ -175,16 +210,31 @@ def _hours(begins: float, ends: float, since: int, until: int) -> Iterator[tuple
             yield hour, bits
 
 
+def _remedy(error: Exception) -> str:
+    text = str(error)
+    if "locked" in text:
+        return "another program holds them for itself; try again when it is done"
+    if "unable to open" in text or "readonly" in text:
+        return "run this as the user who writes them"
+    return "is it whole?"
+
+
 def _open(file: Path) -> Connection:
+    import os
     import sqlite3
 
+    if file.exists() and not file.is_file():
+        raise GpuledgerError(f"{file} is no file: name the directory of the books with --state-dir")
     if not file.exists():
         raise GpuledgerError(
             f"there are no books at {file}: name their directory with --state-dir, or let `gpuledger serve` "
             "keep some first"
         )
     try:
-        connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+        # Closed well, and where nobody can write (an archive): it does not change.
+        still = not os.access(file.parent, os.W_OK) and not file.with_name(file.name + "-wal").exists()
+        how = "mode=ro&immutable=1" if still else "mode=ro"
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=_BUSY_SECONDS)
         try:
             # What is read from here on is of one moment.
             connection.execute("BEGIN")
@@ -194,8 +244,7 @@ def _open(file: Path) -> Connection:
             connection.close()
             raise
     except sqlite3.Error as error:
-        remedy = "run this as the user who writes them" if "unable to open" in str(error) else "is it whole?"
-        raise GpuledgerError(f"the books in {file} cannot be read: {error}; {remedy}") from None
+        raise GpuledgerError(f"the books in {file} cannot be read: {error}; {_remedy(error)}") from None
     if identity != APPLICATION_ID:
         connection.close()
         raise GpuledgerError(f"{file} is not a file of gpuledger's books")

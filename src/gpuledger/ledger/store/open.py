@@ -42,5 +42,5 @@ def open_store(
 
 
 def limits_of(settings: StoreSettings) -> Limits:
-    """How much history these settings keep."""
-    return Limits(settings.detail, settings.hours, settings.max_size)
+    """How much history these settings keep: no detail outlasts the sessions that it is of."""
+    return Limits(min(settings.detail, settings.hours), settings.hours, settings.max_size)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _STEP = 200
+# A span that is folded costs more than a row that is deleted.
+_FOLDS = 50
 # Spans are an hour long at most and final after it: what is younger may still be written to.
 _YOUNG = 2
 _DAY = 86_400
@@ -54,12 +56,13 @@ class Pruned:
 
 def prune(connection: Connection, unix: float, limits: Limits) -> Pruned:
     """One step, in a transaction of its own. Raises sqlite3.Error."""
-    # The books' own bytes: pages that were freed are used again before the file grows.
-    for_size = used_bytes(connection) > limits.max_size
+    # The books' own bytes: pages that were freed are used again before the file grows. While the clock is not
+    # trusted nothing goes, for whatever reason.
+    for_size = isfinite(limits.hours) and used_bytes(connection) > limits.max_size
     connection.execute("BEGIN IMMEDIATE")
     try:
         folded = _fold(connection, unix, limits.detail)
-        deleted = _delete(connection, unix - limits.hours)
+        deleted = _delete(connection, unix - limits.hours, sessions=not folded)
         if for_size and not folded and not deleted:
             deleted = _delete_oldest(connection, unix)
         if isfinite(limits.hours):
@@ -90,15 +93,19 @@ def _fold(connection: Connection, unix: float, detail: float) -> bool:
     if not isfinite(detail):
         return False
     before = int((unix - detail) // HOUR)
-    return fold_spans(connection, before, _STEP) > 0 or fold_times(connection, before)
+    return fold_spans(connection, before, _FOLDS) > 0 or fold_times(connection, before)
 
 
-def _delete(connection: Connection, before: float) -> int:
-    """History that ended before this time, at most a step of each kind; answers how many rows of it."""
+def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
+    """History that ended before this time, at most a step of each kind; answers how many rows of it.
+
+    `sessions` go only when no span has shares of theirs any more.
+    """
     if not isfinite(before):
         return 0
     hour = int(before // HOUR)
-    return _delete_hours(connection, hour) + _delete_sessions(connection, before)
+    deleted = _delete_hours(connection, hour)
+    return deleted + _delete_sessions(connection, before) if sessions else deleted
 
 
 def _delete_hours(connection: Connection, before: int) -> int:
@@ -115,6 +122,7 @@ def _delete_hours(connection: Connection, before: int) -> int:
 
 def _delete_sessions(connection: Connection, before: float) -> int:
     which = (before, _STEP)
+    connection.execute(f"DELETE FROM stays WHERE session IN ({_OLD_SESSIONS})", which)
     connection.execute(f"DELETE FROM sessions WHERE number IN ({_OLD_SESSIONS})", which)
     return int(connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount)
 
@@ -122,6 +130,6 @@ def _delete_sessions(connection: Connection, before: float) -> int:
 def _delete_oldest(connection: Connection, unix: float) -> int:
     """A step for size: what is not folded yet is folded first, then the oldest hours and sessions go."""
     young = int(unix // HOUR) - _YOUNG
-    if fold_spans(connection, young, _STEP) or fold_times(connection, young):
+    if fold_spans(connection, young, _FOLDS) or fold_times(connection, young):
         return 1
     return _delete_hours(connection, young) + _delete_sessions(connection, young * HOUR)

@@ -121,6 +121,10 @@ def usage_row(one: OpenSession) -> Row:
         one.measured,
         one.apportioned,
         one.high,
+        one.stay.lowest,
+        one.stay.highest,
+        one.stay.begins,
+        one.stay.count,
     )
 
 
@@ -136,6 +140,10 @@ def going_on_row(one: OpenSession) -> Row:
         one.measured,
         one.apportioned,
         one.high,
+        one.stay.lowest,
+        one.stay.highest,
+        one.stay.begins,
+        one.stay.count,
         one.number,
     )
 
@@ -145,11 +153,12 @@ def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
     command, executable, comm, types, uid, login, gone = row[10:17]
     device = devices.get(uuid) or _lost_device(uuid, gpu, index, instance)
-    last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = row[SESSION_COLUMNS:]
+    usage = row[SESSION_COLUMNS:]
+    last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = usage[:11]
     host = HostFacts(Start(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
     owner = owner_of(row)
     process = GpuProcess(device, pid, host, _name(command), _types(types), workload=owner)
-    return OpenSession(
+    found = OpenSession(
         process,
         row[30],
         last,
@@ -167,6 +176,9 @@ def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
         renamed=False,
         stored=True,
     )
+    stay = found.stay
+    stay.lowest, stay.highest, stay.begins, stay.count = usage[11:]
+    return found
 
 
 def owner_of(row: Row) -> Workload:

@@ -112,6 +112,20 @@ ALTER TABLE sessions ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE sessions ADD COLUMN controller_kind TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN controller TEXT NOT NULL DEFAULT '';
 CREATE INDEX usage_open ON usage (number) WHERE ended IS NULL;
+-- Between begun and latest lies all that was seen of it, whatever the clock was set to; an index tells by
+-- them who was there at a time: most sessions end within a day. stay is when the present stretch of being
+-- watched began (it ends with last_seen), stays how many there were before it.
+ALTER TABLE usage ADD COLUMN begun REAL NOT NULL DEFAULT 0;
+ALTER TABLE usage ADD COLUMN latest REAL NOT NULL DEFAULT 0;
+ALTER TABLE usage ADD COLUMN stay REAL NOT NULL DEFAULT 0;
+ALTER TABLE usage ADD COLUMN stays INTEGER NOT NULL DEFAULT 0;
+UPDATE usage SET begun = (SELECT first_seen FROM sessions WHERE sessions.number = usage.number);
+UPDATE usage SET stay = begun, latest = last_seen;
+CREATE INDEX usage_begun ON usage (begun, latest) WHERE ended IS NOT NULL;
+CREATE INDEX usage_long ON usage (latest) WHERE ended IS NOT NULL AND latest - begun > 86400;
+CREATE TABLE stays (
+    session INTEGER NOT NULL, begins REAL NOT NULL, ends REAL NOT NULL, PRIMARY KEY (session, begins)
+) WITHOUT ROWID;
 -- Minutes (unix) in which a session certainly did nothing: bit n is second n.
 CREATE TABLE held (
     minute INTEGER NOT NULL, session INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, session)

@@ -62,6 +62,7 @@ class Store:
         # Wall time less elapsed, and since when it has been that: a clock that was just set is not trusted
         # yet.
         self._wall: tuple[float, float] | None = None
+        self._too_large = False
         self._unsaved: Journal | None = None
         # A tick that hung in the driver may come back while the books are being closed.
         self._mutex = Mutex()
@@ -279,12 +280,14 @@ class Store:
         except Error as error:
             self._fail(error, now)
             return
-        if pruned.for_size:
+        if pruned.for_size and not self._too_large:
             log.warning(
-                "%s is larger than store.max_size: folded or deleted %d of its oldest rows",
+                "%s is larger than store.max_size: its oldest history is folded and deleted (%d rows so far)",
                 self.file,
                 pruned.deleted,
             )
+        # Said once until it fits again.
+        self._too_large = pruned.for_size or (self._too_large and pruned.more)
         self._prune_at = now if pruned.more else now + _PRUNE_EVERY
 
     def _close_cleanly(self, connection: Connection) -> None:

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 _GO_ON = """
 UPDATE usage SET last_seen = ?, peak_memory = ?, sm_seconds = ?, sm_known = ?, sm_most = ?, held_seconds = ?,
-    measured = ?, apportioned = ?, high = ? WHERE number = ?
+    measured = ?, apportioned = ?, high = ?, begun = ?, latest = ?, stay = ?, stays = ?
+    WHERE number = ?
+"""
+# How large a part of its Gpu an Instance is prices its history: a tick that cannot tell takes nothing away.
+_DEVICE = f"""
+INSERT INTO devices VALUES ({", ".join("?" * 10)}) ON CONFLICT (uuid) DO UPDATE SET gpu = excluded.gpu,
+    gpu_index = excluded.gpu_index, name = excluded.name, pci_bus_id = excluded.pci_bus_id,
+    sm_count = coalesce(excluded.sm_count, sm_count), gi = excluded.gi, ci = excluded.ci,
+    position = excluded.position, profile = excluded.profile
 """
 _TELL = "UPDATE told SET millijoules = ?, measured = ? WHERE number = ?"
 _LENGTHEN = """
@@ -36,7 +44,7 @@ def write(connection: Connection, journal: Journal) -> None:
     meta = [("elapsed", journal.elapsed), ("unix", journal.unix), ("source_boot", journal.boot_id)]
     many("REPLACE INTO meta VALUES (?, ?)", meta)
     if journal.devices:
-        many(_insert("devices", 10), map(rows.device_row, journal.devices.values()))
+        many(_DEVICE, map(rows.device_row, journal.devices.values()))
     many(_insert("gpus", 13), map(rows.gpu_row, journal.gpus.values()))
     if journal.epochs:
         _write_epochs(connection, journal)
@@ -93,7 +101,7 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
     connection.executemany(_GO_ON, going_on)
     others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
     if others:
-        connection.executemany(_insert("usage", 12), others)
+        connection.executemany(_insert("usage", 16), others)
     _write_held(connection, journal)
 
 
@@ -105,6 +113,9 @@ def _write_held(connection: Connection, journal: Journal) -> None:
     ]
     if minutes:
         connection.executemany(_HOLD.format("held", "session"), minutes)
+    stays = [(number, *stay) for number, one in journal.sessions.items() for stay in one.stay.over]
+    if stays:
+        connection.executemany(_insert("stays", 3), stays)
 
 
 def _write_handovers(connection: Connection, journal: Journal) -> None:

@@ -22,7 +22,10 @@ def with_profiling(page: Page, told: Told, health: MapHealth, period: float) -> 
     `health` is of the asking. For what is served; the books are posted without.
     """
     answered = health.last_success
-    if page.snapshot is None or answered is None or page.unix - answered > _STALE_PERIODS * period:
+    if page.snapshot is None or answered is None:
+        return page
+    # A clock that was set back makes no old answer a new one.
+    if not -period <= page.unix - answered <= _STALE_PERIODS * period:
         return page
     return replace(page, snapshot=merged(page.snapshot, told))
 

@@ -95,6 +95,8 @@ GROUPS: Final = (
         divide=100,
     ),
     Group("nvmlDeviceGetBAR1MemoryInfo", Struct("@QQQ"), (q.BAR1_TOTAL, q.BAR1_FREE, q.BAR1_USED)),
+    # Driver 525 and later. Before the state stand the cluster's UUID, an error code and the clique.
+    Group("nvmlDeviceGetGpuFabricInfo", Struct("@24xB3x"), (q.FABRIC_STATE,)),
 )
 
 # nvmlDeviceGetMemoryInfo_v2 (driver 510) or, without RESERVED, nvmlDeviceGetMemoryInfo; also on Instances.

@@ -153,6 +153,7 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.LOW_UTILIZATION_VIOLATION: lambda view: _quiet_time(view) * 1000,
     q.RELIABILITY_VIOLATION: lambda _: 0,
     q.RECOVERY_ACTION: lambda _: 0,
+    q.FABRIC_STATE: lambda view: 3 if view.spec.nvlink_rate else 0,
     q.PERFORMANCE_STATE: lambda view: 0 if view.is_used else view.spec.idle_performance_state,
     q.PCIE_TX: lambda view: _traffic(view, 0.4),
     q.PCIE_RX: lambda view: _traffic(view, 0.6),

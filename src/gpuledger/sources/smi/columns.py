@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpuledger.model.errors import unknown
+from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
 from gpuledger.sources.smi.answer import Answer, Cells
 from gpuledger.sources.smi.command import Command
@@ -21,7 +22,7 @@ from gpuledger.sources.smi.slow import SlowFields
 
 log = logging.getLogger("gpuledger.smi")
 
-PART = "columns"
+PART = COLUMNS.key
 # How long an nvidia-smi that does not say what it offers is not asked again, in seconds.
 _RETRY = 60.0
 
@@ -116,7 +117,8 @@ class Columns:
         self._slow.suspect([one for one in asked if one not in IDENTITY], seconds)
         group = self._slow.next()
         if group is not None:
-            _, taken = self._timed(("uuid", *group))
+            always = tuple(one for one in asked if one in IDENTITY)
+            _, taken = self._timed((*always, *group))
             self._slow.took(group, taken)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.ledger.report.scraped import Labels, Vector
+from gpuledger.ledger.report.fleet.scraped import Labels, Vector
 
 RESIDENT, HELD, ALLOCATED = "resident", "held", "allocated"
 SECONDS = (RESIDENT, HELD, ALLOCATED)
@@ -19,9 +19,9 @@ class Range:
     """Everything asked of the time from `begins` to `ends` (unix seconds).
 
     `devices`, `energy` and each of `seconds` hold answers by the fields of `scraped.Window`, and as `alive`
-    the series that were there when it began. `counts` is how
-    often each Gpu was scraped by each target, `watts` the highest power that it can have had, `ratios` what
-    part of its Gpu a Device is. `infos`, `pods` and `pod_labels` are info series.
+    the series that were there when it began; `devices` those, too, that were `still` there when it ended.
+    `counts` is how often each Gpu was scraped by each target, `watts` the highest power that it can have had,
+    `ratios` what part of its Gpu a Device is. `infos`, `pods` and `pod_labels` are info series.
     """
 
     begins: float
@@ -38,11 +38,14 @@ class Range:
 
 
 class Ending(NamedTuple):
-    """What is known of the period's end: energy series `alive` then; by Gpu, joules booked but not yet told
-    at the period's begin and end, and the mean power at the end in watts.
+    """What is known of the period's ends: energy series `alive` at its end; by Gpu, joules booked but not yet
+    told when it began and ended, of them those that were `kept` all the time in which others are told, and
+    the mean power at its end in watts.
     """
 
     alive: Iterable[Labels] = ()
     pending_before: Vector = ()
     pending_after: Vector = ()
     rates: Vector = ()
+    kept_before: Vector = ()
+    kept_after: Vector = ()

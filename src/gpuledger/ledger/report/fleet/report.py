@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
-from gpuledger.ledger.report.fleet import Doubts, Fleet, Told, margin
-from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key, grouping
-from gpuledger.ledger.report.inventory import Pod
+from gpuledger.ledger.report.fleet.fleet import Doubts, Fleet, Told, margin
+from gpuledger.ledger.report.fleet.inventory import Pod
+from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT
+from gpuledger.ledger.report.fleet.rises import Rise
+from gpuledger.ledger.report.fleet.scraped import Name
+from gpuledger.ledger.report.grouping import NODE, Grouping, Key, gpu_key, grouping
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.ranges import ALLOCATED, HELD, RESIDENT
 from gpuledger.ledger.report.report import PROCESS, GpuLine, Line, Period, Report, together
-from gpuledger.ledger.report.rises import Rise
-from gpuledger.ledger.report.scraped import Name
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.report.tally import IDLE, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.errors import UsageError
 from gpuledger.model.workload import Workload
 
-NODE = "node"
 UNSEEN = "unseen"
 _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN)
 
@@ -30,7 +29,7 @@ _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN)
 @dataclass(slots=True)
 class _Row:
     """What a row has, in joules; `early`, `late` and `error` are parts of its bound, `uuids` where it was,
-    `here` where it still was at the period's end.
+    `there` where it already was when the period began, `here` where it still was at its end.
     """
 
     methods: Counter[str] = field(default_factory=Counter)
@@ -38,6 +37,7 @@ class _Row:
     late: float = 0.0
     error: float = 0.0
     uuids: set[str] = field(default_factory=set)
+    there: set[str] = field(default_factory=set)
     here: set[str] = field(default_factory=set)
     seconds: dict[str, Fraction] = field(default_factory=dict)
 
@@ -45,7 +45,8 @@ class _Row:
         """Millijoules, either way."""
         more = self.late + sum(doubts.tails.get(uuid, 0.0) for uuid in self.here)
         more += sum(doubts.lost.get(uuid, 0.0) + doubts.unseen.get(uuid, 0.0) for uuid in self.uuids)
-        return ceil(1000 * (self.error + max(self.early, more)))
+        early = self.early + sum(doubts.heads.get(uuid, 0.0) for uuid in self.there)
+        return ceil(1000 * (self.error + max(early, more)))
 
 
 def fleet_grouping(by: str, fleet: Fleet) -> Grouping:
@@ -90,6 +91,8 @@ def _rows(fleet: Fleet, by: Grouping) -> Mapping[tuple[str, Key], _Row]:
         row.error += gained.error
         _add_ends(row, name, fleet.energy)
         row.uuids.add(uuid)
+        if name in (fleet.began or ()):
+            row.there.add(uuid)
         if name in fleet.alive:
             row.here.add(uuid)
     for word, seconds in fleet.seconds.items():
@@ -108,6 +111,7 @@ def _all(fleet: Fleet) -> _Row:
         row.error += gained.error
         _add_ends(row, name, fleet.energy)
     row.uuids |= {uuid for (uuid,), _ in _risen(fleet.devices)}
+    row.there |= row.uuids
     row.here |= row.uuids
     return row
 
@@ -195,8 +199,9 @@ def _notes(fleet: Fleet, total: Line, period: Period, origin: str) -> Iterator[s
     observed = float(sum(fleet.observed.values()) / SECONDS_PER_HOUR)
     if RESIDENT in fleet.seconds:
         yield (
-            f"GPU-hours: {observed:,.2f} scraped. They are an upper bound: where owners of one row shared a "
-            "GPU, Prometheus cannot tell when they were there together, and it counts for each."
+            f"GPU-hours: {observed:,.2f} scraped. A row's are the sum over its owners, and ± is not about "
+            "them: owners of one row who shared a GPU count each, which books count once; pauses, time "
+            "without a list of processes, and a scrape or two of each stay count for nobody."
         )
     else:
         yield (
@@ -211,6 +216,12 @@ def _notes(fleet: Fleet, total: Line, period: Period, origin: str) -> Iterator[s
     if fleet.inventory.doubled:
         count = len(fleet.inventory.doubled)
         yield f"{count} GPU{' is' if count == 1 else 's are'} scraped by several targets: counted once."
+    if fleet.unclear:
+        count = len(fleet.unclear)
+        yield (
+            f"Of {count} GPU{'' if count == 1 else 's'} it is unclear whether two targets told the same or "
+            "the node's books began anew between them: ± holds for both."
+        )
     if fleet.first is not None and fleet.first > period.since:
         yield f"Prometheus has nothing before {iso(fleet.first)}: what was told by then is not counted."
     if fleet.last is not None and fleet.last < min(period.until, period.last):

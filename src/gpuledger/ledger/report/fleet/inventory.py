@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuledger.ledger.report.ranges import Range
-from gpuledger.ledger.report.scraped import Scrapes, Target, node_of, target_of
+from gpuledger.ledger.report.fleet.ranges import Range
+from gpuledger.ledger.report.fleet.scraped import Scrapes, Target, node_of, target_of
 from gpuledger.model.devices import Gpu
 
 # Of a Gpu with series from several targets: more samples than one target can have made.

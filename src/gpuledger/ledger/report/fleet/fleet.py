@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.report.inventory import Inventory
-from gpuledger.ledger.report.ranges import SECONDS, Answers, Ending, Range
-from gpuledger.ledger.report.rises import Rise, Rises
-from gpuledger.ledger.report.scraped import ENERGY, TIMES, Labels, Name, Target, target_of
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.ranges import SECONDS, Answers, Ending, Range
+from gpuledger.ledger.report.fleet.rises import Rise, Rises
+from gpuledger.ledger.report.fleet.scraped import ENERGY, TIMES, Labels, Name, Target, Windows, target_of
+from gpuledger.ledger.report.fleet.twice import Twice
 
 # Seconds for which energy waits for its owner's name, and for which a new series is told as 0 by default.
 _NAMELESS, _ZERO_HOLD = 30.0, 30.0
@@ -31,10 +32,12 @@ def margin(interval: float) -> float:
 class Doubts:
     """Joules that no Rise has and that may be somebody's all the same, by Gpu uuid.
 
-    `tails` were used before the period's end and had not been told by then; `lost` went with the books of a
-    node; `unseen` are in the Gpu's counter and in no account that was scraped.
+    `heads` were used before the period began and told within it, long after it began; `tails` were used
+    before its end and had not been told by then; `lost` went with the books of a node; `unseen` are in the
+    Gpu's counter and in no account that was scraped.
     """
 
+    heads: dict[str, float] = field(default_factory=dict)
     tails: dict[str, float] = field(default_factory=dict)
     lost: dict[str, float] = field(default_factory=dict)
     unseen: dict[str, float] = field(default_factory=dict)
@@ -57,8 +60,10 @@ class Fleet:
     """Takes in Ranges, one after the other, and holds what they sum to.
 
     `devices` and `energy` are in joules; `seconds` are those of whole Gpus by kind; `observed` is for how
-    long each Gpu was scraped. `alive` are energy series that had not ended at the period's end. `unshared`
-    are Devices of which nobody told what part of their Gpu they are. `first` and `last` are unix seconds.
+    long each Gpu was scraped. `began` are energy series that were there when the period began, `alive` those
+    that had not ended at its end. `unshared`
+    are Devices of which nobody told what part of their Gpu they are, `unclear` Gpus of which two targets may
+    have told the same or one after the other. `first` and `last` are unix seconds.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -67,8 +72,10 @@ class Fleet:
         self.seconds: dict[str, dict[Name, float]] = {}
         self.observed: dict[str, float] = defaultdict(float)
         self.doubts = Doubts()
+        self.began: frozenset[Name] | None = None
         self.alive: frozenset[Name] = frozenset()
         self.unshared: set[Name] = set()
+        self.unclear: set[str] = set()
         self.first: float | None = None
         self.last: float | None = None
         self._times = {word: Rises() for word in SECONDS}
@@ -90,26 +97,34 @@ class Fleet:
         """The next part of the period."""
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
-        fallen = self.devices.rises.add(windows(part.devices, ENERGY[:1], dropped), _goes_on)
-        energy = windows(part.energy, ENERGY, dropped)
-        self.energy.rises.add(energy, self._born(part, part.energy, ENERGY))
         self._watts.update(_by_uuid(part.watts))
+        devices, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
+        fallen = self.devices.rises.add(devices, _goes_on, twice.devices)
+        twice.look(devices, fallen)
+        if self.began is None:
+            self.began = self._names(labels for labels, _ in part.energy.get("alive", ()))
+        energy = windows(part.energy, ENERGY, dropped)
+        self.energy.rises.add(energy, self._born_of(part, energy, fallen), twice.energy)
         for (uuid,), gained in fallen.items():
             if gained.falls:
-                interval = self.inventory.interval
-                gone = gained.falls * self._watts.get(uuid, 0.0) * (interval + held_back(interval))
+                gone = gained.falls * self._watts.get(uuid, 0.0) * self._waits()
                 self.doubts.lost[uuid] = self.doubts.lost.get(uuid, 0.0) + gone
-        self._add_times(part, dropped)
-        self._count(part, dropped)
+            if gained.unclear:
+                self.unclear.add(uuid)
+            elif gained.again is not None:
+                self.inventory.doubled.add(uuid)
+        self._add_times(part, dropped, twice)
+        self._count(part, dropped, twice)
 
     def end(self, after: Range | None, ending: Ending, *, complete: bool) -> None:
         """`after` is a little time after the period, None where there is none yet; `complete` says that it
-        is long enough for everything to have been told.
+        is long enough for everything to have been told but what a long `energy.zero_hold` keeps.
         """
         if after is not None:
             self.devices.late, self.energy.late = self._beyond(after)
-        self.alive = frozenset(self.inventory.scrapes.own(labels, ENERGY) for labels in ending.alive)
+        self.alive = self._names(ending.alive)
         before, pending = _by_uuid(ending.pending_before), _by_uuid(ending.pending_after)
+        kept_before, kept = _by_uuid(ending.kept_before), _by_uuid(ending.kept_after)
         rates = _by_uuid(ending.rates)
         accounts: dict[str, float] = defaultdict(float)
         for name, gained in self.energy.rises.total.items():
@@ -120,9 +135,18 @@ class Fleet:
             unseen = gained.amount - gained.error - accounts[uuid] - grown
             if unseen > 0:
                 self.doubts.unseen[uuid] = unseen
-            if not complete:
+            # What is not pending any more has been told within the margin.
+            held = before.get(uuid, 0.0)
+            self.doubts.heads[uuid] = min(held, kept_before.get(uuid, held))
+            held = pending.get(uuid, 0.0)
+            if complete:
+                self.doubts.tails[uuid] = min(held, kept.get(uuid, held))
+            else:
                 watts = max(self._watts.get(uuid, 0.0), 2 * rates.get(uuid, 0.0))
-                self.doubts.tails[uuid] = pending.get(uuid, 0.0) + 2 * self.inventory.interval * watts
+                self.doubts.tails[uuid] = held + 2 * self.inventory.interval * watts
+
+    def _names(self, series: Iterable[Labels]) -> frozenset[Name]:
+        return frozenset(self.inventory.scrapes.own(labels, ENERGY) for labels in series)
 
     def _born(self, part: Range, answers: Answers, names: Sequence[str]) -> Callable[[Name], bool]:
         """Whether a counter was not there when the Range began, while its Gpu was."""
@@ -131,22 +155,38 @@ class Fleet:
         there = {own(labels, names) for labels, _ in answers.get("alive", ())}
         return lambda name: name[0] in gpus and name not in there
 
+    def _born_of(self, part: Range, energy: Windows, devices: Mapping[Name, Rise]) -> Callable[[Name], bool]:
+        """The same of energy, which a newborn cannot have more of than its Gpu used lately."""
+        born = self._born(part, part.energy, ENERGY)
+
+        def credibly(name: Name) -> bool:
+            used = devices.get(name[:1], Rise()).amount
+            return born(name) and all(piece.least <= 2 * used for piece in energy[name].values())
+
+        return credibly
+
     def _beyond(self, part: Range) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
         dropped = self.inventory.look(part)
         windows = self.inventory.scrapes.windows
-        devices = windows(part.devices, ENERGY[:1], dropped)
         energy = windows(part.energy, ENERGY, dropped)
-        return (
-            self.devices.rises.beyond(devices, _goes_on),
-            self.energy.rises.beyond(energy, self._born(part, part.energy, ENERGY)),
-        )
+        told, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
+        devices = self.devices.rises.beyond(told, _goes_on, twice.devices)
+        twice.look(told, devices)
+        return devices, self.energy.rises.beyond(energy, self._born_of(part, energy, devices), twice.energy)
 
-    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]]) -> None:
+    def _twice(self, part: Range) -> Twice:
+        return Twice(part, self.inventory, self._watts, self._waits())
+
+    def _waits(self) -> float:
+        """Seconds after which what a Gpu used has been told, and scraped once more."""
+        return self.inventory.interval + held_back(self.inventory.interval)
+
+    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
         own = self.inventory.scrapes.own
         ratios = {own(labels, TIMES[:2]): ratio for labels, ratio in part.ratios}
         for word, answers in part.seconds.items():
             windows = self.inventory.scrapes.windows(answers, TIMES, dropped)
-            rises = self._times[word].add(windows, self._born(part, answers, TIMES))
+            rises = self._times[word].add(windows, self._born(part, answers, TIMES), twice.times)
             seconds = self.seconds.setdefault(word, {}) if rises else {}
             for name, gained in rises.items():
                 ratio = ratios.get(name[:2], None if name[1] else 1.0)
@@ -155,18 +195,20 @@ class Fleet:
                 else:
                     seconds[name] = seconds.get(name, 0.0) + gained.amount * ratio
 
-    def _count(self, part: Range, dropped: frozenset[tuple[str, Target]]) -> None:
+    def _count(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
         scraped: dict[str, float] = defaultdict(float)
         for labels, count in part.counts:
             uuid, target = labels.get("uuid", ""), target_of(labels)
             if (uuid, target) not in dropped:
                 scraped[uuid] += count * self.inventory.interval_of(target)
-        for uuid, seconds in scraped.items():
-            self.observed[uuid] += min(seconds, part.ends - part.begins)
-        if scraped:
+        length = part.ends - part.begins
+        there = {uuid: min(seconds - twice.seconds(uuid), length) for uuid, seconds in scraped.items()}
+        for uuid, seconds in there.items():
+            self.observed[uuid] += seconds
+        if there:
             self.last = part.ends
             if self.first is None:
-                self.first = max(part.begins, part.ends - max(scraped.values()))
+                self.first = max(part.begins, part.ends - max(there.values()))
 
 
 def _goes_on(_: Name) -> bool:

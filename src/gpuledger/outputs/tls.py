@@ -1,0 +1,269 @@
+"""TLS between a socket and a Connection, on memory buffers of `ssl`.
+
+asyncio's own would keep 256 KiB per connection, would have to be loaded before it is known whether anything
+is encrypted, and tells the server of a connection only after the handshake, however long that takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from contextlib import suppress
+from typing import cast
+
+from gpuledger.outputs.connection import Connection
+from gpuledger.outputs.registry import Registry
+from gpuledger.outputs.routes import plain
+from gpuledger.outputs.web_config.client_hello import looks_like_tls, offered_groups
+from gpuledger.outputs.web_config.contexts import Contexts
+from gpuledger.outputs.web_config.current import CurrentWebConfig
+
+_LOG = logging.getLogger(__name__)
+
+# Kinds of failed handshakes that are logged as a warning, each once; a scanner must not fill the log.
+_MOST_REASONS = 32
+
+
+class Handshakes:
+    """What a server's connections share: the certificates in force, and what was complained of already."""
+
+    def __init__(self, current: CurrentWebConfig) -> None:
+        self._current = current
+        self._said: set[str] = set()
+
+    def contexts(self) -> Contexts:
+        """The certificates that new connections get: looked at per handshake."""
+        self._current.look()
+        if self._current.contexts is None:
+            raise RuntimeError("a server without TLS was asked for a certificate")
+        return self._current.contexts
+
+    def failed(self, peer: object, reason: str) -> None:
+        """Log that a client was not let in."""
+        level = logging.DEBUG
+        if reason not in self._said and len(self._said) < _MOST_REASONS:
+            self._said.add(reason)
+            level = logging.WARNING
+        host = peer[0] if isinstance(peer, tuple) else peer
+        _LOG.log(level, "TLS handshake with %s failed: %s (said once)", host, reason)
+
+
+class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
+    """The protocol of an encrypted socket, and the transport of the Connection that speaks through it.
+
+    The Connection counts from the accept, so that its limits hold for the handshake too: who does not end
+    it in the time of a request is closed.
+    """
+
+    def __init__(self, connection: Connection, registry: Registry, handshakes: Handshakes) -> None:
+        super().__init__()
+        self._connection = connection
+        self._registry = registry
+        self._handshakes = handshakes
+        self._contexts: Contexts | None = None
+        self._raw: asyncio.Transport | None = None
+        self._peer: object = None
+        self._start = bytearray()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls: ssl.SSLObject | None = None
+        self._established = False
+        self._plain = False
+        self._reading = True
+        self._said_goodbye = False
+
+    # What the socket's transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the Connection count itself in. One too many is dropped: telling it would cost a handshake."""
+        self._raw = cast("asyncio.Transport", transport)
+        self._peer = transport.get_extra_info("peername")
+        self._connection.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the Connection, and let go of everything."""
+        self._raw = None
+        self._tls = None
+        self._connection.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  (asyncio's signature)
+        """The registry's one buffer: what is in it is taken before the next one reads."""
+        return self._registry.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived: of the handshake, of requests, or of a client that did not expect TLS."""
+        if self._plain or self._said_goodbye:
+            # The Connection is only counting what it drops.
+            self._connection.buffer_updated(nbytes)
+            return
+        data = memoryview(self._registry.buffer)[:nbytes]
+        if self._tls is None:
+            self._start += data
+            self._begin()
+        else:
+            self._incoming.write(data)
+            self._proceed()
+
+    def eof_received(self) -> None:
+        """The client sends no more. As asyncio has it, returning None closes once all is sent."""
+        if self._established:
+            self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """The kernel's buffer for this client is full."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client took what was pending."""
+        self._connection.resume_writing()
+
+    # The handshake, then decrypting.
+
+    def _begin(self) -> None:
+        """Wait for the whole ClientHello: what it offers decides on the certificate's context."""
+        if not looks_like_tls(self._start):
+            self._plain = True
+            self._connection.refuse(plain("this port speaks TLS; ask with https://", 400))
+            return
+        offered = offered_groups(self._start)
+        if offered is None:
+            return
+        self._contexts = self._handshakes.contexts()
+        context = self._contexts.choose(offered)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(self._start)
+        self._start.clear()
+        self._proceed()
+
+    def _proceed(self) -> None:
+        if self._tls is None or not (self._established or self._handshake(self._tls)):
+            return
+        self._decrypt(self._tls)
+
+    def _handshake(self, tls: ssl.SSLObject) -> bool:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return False
+        except ssl.SSLError as error:
+            self._flush()
+            self._fail(_reason(error))
+            return False
+        self._flush()
+        if self._contexts is not None and not self._contexts.allows(tls.getpeercert()):
+            self._fail("the client certificate has none of client_allowed_sans")
+            return False
+        self._contexts = None
+        self._established = True
+        return True
+
+    def _fail(self, reason: str) -> None:
+        self._handshakes.failed(self._peer, reason)
+        if self._raw is not None:
+            self._raw.close()
+
+    def _decrypt(self, tls: ssl.SSLObject) -> None:
+        """Hand on what can be decrypted until the Connection has enough for now."""
+        buffer = self._registry.buffer
+        while self._reading and not self.is_closing() and not self._said_goodbye:
+            try:
+                count = int(tls.read(len(buffer), buffer))
+            except ssl.SSLWantReadError:
+                # It may have answered a message of the protocol's own.
+                self._flush()
+                return
+            except ssl.SSLZeroReturnError:
+                count = 0
+            except ssl.SSLError:
+                self._flush()
+                self.abort()
+                return
+            if not count:
+                self._connection.eof_received()
+                self.close()
+                return
+            self._connection.buffer_updated(count)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and self._raw is not None:
+            self._raw.write(self._outgoing.read())
+
+    def _say_goodbye(self) -> None:
+        """Send close_notify, so that the client knows the answer to be whole."""
+        if self._tls is None or not self._established or self._said_goodbye:
+            return
+        self._said_goodbye = True
+        with suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._flush()
+
+    # What the Connection calls.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send. Before the handshake nothing can be said, so the connection ends instead."""
+        if self._plain and self._raw is not None:
+            self._raw.write(data)
+            return
+        if self._tls is None or not self._established:
+            self.abort()
+            return
+        rest = memoryview(data)
+        while rest and not self._said_goodbye:
+            rest = rest[self._tls.write(rest) :]
+        self._flush()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Those of the socket: nothing is kept back here."""
+        if self._raw is not None:
+            self._raw.set_write_buffer_limits(high, low)
+
+    def can_write_eof(self) -> bool:
+        """Each direction of TLS ends by itself."""
+        return self._raw is not None and self._raw.can_write_eof()
+
+    def write_eof(self) -> None:
+        """Say that nothing more comes; what arrives is still read."""
+        self._say_goodbye()
+        if self._raw is not None and not self._raw.is_closing():
+            self._raw.write_eof()
+
+    def close(self) -> None:
+        """End when what was written has been sent."""
+        if self._raw is not None and not self._raw.is_closing():
+            self._say_goodbye()
+            self._raw.close()
+
+    def abort(self) -> None:
+        """End now."""
+        if self._raw is not None:
+            self._raw.abort()
+
+    def is_closing(self) -> bool:
+        """Whether it has ended or is about to."""
+        return self._raw is None or self._raw.is_closing()
+
+    def is_reading(self) -> bool:
+        """Whether the Connection wants more."""
+        return self._reading
+
+    def pause_reading(self) -> None:
+        """Keep what was received, and receive no more."""
+        self._reading = False
+        if self._raw is not None:
+            self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on with what was kept, then with what comes."""
+        self._reading = True
+        if self._raw is not None and not self._raw.is_closing():
+            self._raw.resume_reading()
+            if self._established:
+                self._registry.loop.call_soon(self._proceed)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"client certificate: {error.verify_message}"
+    return (error.reason or "not understood").lower().replace("_", " ")

@@ -1,0 +1,130 @@
+"""OpenSSL's side of `tls_server_config`. Only here and in what imports it is `ssl` loaded: 4 MiB."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from socket import AF_INET, AF_INET6, inet_pton
+from typing import Any, Final
+
+from gpuledger.model.errors import UsageError
+from gpuledger.outputs.web_config.model import ClientAuth, Pem, TlsConfig
+from gpuledger.outputs.web_config.names import OPENSSL_CURVES
+from gpuledger.outputs.web_config.unverified import trust_whoever_comes
+
+_VERSIONS: Final = {12: ssl.TLSVersion.TLSv1_2, 13: ssl.TLSVersion.TLSv1_3}
+_MISMATCH: Final = "KEY_VALUES_MISMATCH"
+
+
+class Contexts:
+    """What handshakes need, made once from what the files hold at that moment.
+
+    Raises UsageError with one line for a file that cannot be read or does not fit.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._certificate = config.certificate.read()
+        self._key = config.key.read()
+        self._authority = config.client_ca.read() if config.client_ca else ""
+        self._check_texts()
+        # OpenSSL as Python knows it takes one group or all: a context for each, chosen by what is offered.
+        self._by_group = {group: self._make(group) for group in config.curves or (0,)}
+        self._allowed = frozenset(map(_canonical, config.client_allowed_sans))
+
+    def choose(self, offered: frozenset[int]) -> ssl.SSLContext:
+        """The context for a client that can use the `offered` groups: the first of our preference."""
+        preferred = next((group for group in self._by_group if group in offered), next(iter(self._by_group)))
+        if self._config.client_auth in (ClientAuth.REQUEST, ClientAuth.REQUIRE_ANY):
+            return self._make(preferred)
+        return self._by_group[preferred]
+
+    def allows(self, certificate: dict[str, Any] | None) -> bool:
+        """Whether a client's certificate (from `SSLObject.getpeercert`) has one of the names asked for."""
+        if not self._allowed:
+            return True
+        names = (certificate or {}).get("subjectAltName", ())
+        return any(_canonical(name) in self._allowed for _, name in names)
+
+    def _make(self, group: int) -> ssl.SSLContext:
+        config = self._config
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.maximum_version = _VERSIONS[config.max_version]
+        # Without a suite for TLS 1.2 there is only 1.3, whose suites are always offered.
+        context.minimum_version = _VERSIONS[13 if config.ciphers == () else config.min_version]
+        # A client could otherwise keep the server computing; TLS 1.3 has no such thing.
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if config.prefer_server_ciphers:
+            context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+        else:
+            context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        if config.ciphers:
+            context.set_ciphers(":".join(config.ciphers))
+        if group:
+            context.set_ecdh_curve(OPENSSL_CURVES[group])
+        context.set_alpn_protocols(["http/1.1"])
+        self._load_certificate(context)
+        self._set_client_auth(context)
+        return context
+
+    def _check_texts(self) -> None:
+        config = self._config
+        _expect(config.certificate, self._certificate, "BEGIN CERTIFICATE", "certificate")
+        _expect(config.key, self._key, "PRIVATE KEY-----", "private key")
+        if "ENCRYPTED" in self._key:
+            raise UsageError(f"{config.key}: the private key is encrypted; one without passphrase is wanted")
+        if config.client_ca is not None:
+            _expect(config.client_ca, self._authority, "BEGIN CERTIFICATE", "certificate")
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        # OpenSSL reads files only. This one exists in memory alone, so that an inline key stays off the disk
+        # and certificate and key are those that were read above.
+        handle = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        try:
+            with open(handle, "w", encoding="ascii", errors="replace", closefd=False) as file:
+                file.write(f"{self._certificate}\n{self._key}\n")
+            context.load_cert_chain(f"/proc/self/fd/{handle}", password="")
+        except ssl.SSLError as error:
+            raise UsageError(self._trouble(error)) from None
+        except OSError as error:
+            raise UsageError(f"{self._config.certificate}: cannot be used: {error.strerror}") from None
+        finally:
+            os.close(handle)
+
+    def _trouble(self, error: ssl.SSLError) -> str:
+        config = self._config
+        if error.reason == _MISMATCH:
+            return f"{config.key}: the private key is not that of the certificate"
+        reason = (error.reason or "not understood").lower().replace("_", " ")
+        return f"{config.certificate}: certificate or key cannot be used: {reason}"
+
+    def _set_client_auth(self, context: ssl.SSLContext) -> None:
+        auth = self._config.client_auth
+        if auth is ClientAuth.NONE:
+            return
+        context.verify_mode = ssl.CERT_REQUIRED if auth.requires else ssl.CERT_OPTIONAL
+        if not auth.verifies:
+            trust_whoever_comes(context)
+        elif self._config.client_ca is None:
+            # As Go does: who the machine trusts.
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        else:
+            try:
+                context.load_verify_locations(cadata=self._authority)
+            except ssl.SSLError:
+                raise UsageError(f"{self._config.client_ca}: its certificates cannot be read") from None
+
+
+def _expect(pem: Pem, text: str, mark: str, what: str) -> None:
+    if mark not in text:
+        raise UsageError(f"{pem}: no {what} in PEM form (-----BEGIN ...) is in it")
+
+
+def _canonical(name: str) -> str:
+    """An IP address in one spelling; any other name as it is."""
+    for family in (AF_INET, AF_INET6):
+        try:
+            return inet_pton(family, name.strip()).hex()
+        except OSError:
+            continue
+    return name

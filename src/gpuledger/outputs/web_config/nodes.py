@@ -1,0 +1,136 @@
+"""A YAML file as nodes that know their file and key path, so that every complaint names both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuledger.model.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    import yaml
+
+T = TypeVar("T")
+
+# Of a wrong value, so much is repeated to the user.
+_LONGEST = 80
+_ABSENT = ("", "~", "null")
+
+
+class Node:
+    """One value of the file. Scalars are the text as written: what `yes` means is the key's affair."""
+
+    def __init__(self, node: yaml.Node | None, file: Path, path: str = "") -> None:
+        self._node = node
+        self._file = file
+        self._path = path
+
+    @property
+    def place(self) -> str:
+        """File and key path."""
+        return f"{self._file}: {self._path}" if self._path else str(self._file)
+
+    @property
+    def absent(self) -> bool:
+        """The key is not there, or has nothing after it."""
+        import yaml
+
+        node = self._node
+        return node is None or (isinstance(node, yaml.ScalarNode) and node.value in _ABSENT)
+
+    def section(self, keys: Iterable[str]) -> dict[str, Node]:
+        """A mapping's values by key, absent ones for the keys that are not there.
+
+        Raises UsageError for a key that is none of `keys`.
+        """
+        known = tuple(keys)
+        found = dict(self.items())
+        for key in found:
+            if key not in known:
+                raise UsageError(f"{self._file}: {unknown('key', self._below(key), map(self._below, known))}")
+        return {key: found.get(key, Node(None, self._file, self._below(key))) for key in known}
+
+    def items(self) -> Iterator[tuple[str, Node]]:
+        """A mapping's keys and values. Raises UsageError for what is no mapping and for a key given twice."""
+        import yaml
+
+        if self.absent:
+            return
+        if not isinstance(self._node, yaml.MappingNode):
+            raise self.wrong("a mapping is wanted")
+        seen: set[str] = set()
+        for key, value in self._node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.wrong("plain keys are wanted")
+            if key.value in seen:
+                raise UsageError(f"{self._file}: {self._below(key.value)} is given twice")
+            seen.add(key.value)
+            yield key.value, Node(value, self._file, self._below(key.value))
+
+    def elements(self) -> list[Node]:
+        """A list's values, none of an absent one. Raises UsageError for what is no list, or has gaps."""
+        import yaml
+
+        if self.absent:
+            return []
+        if not isinstance(self._node, yaml.SequenceNode):
+            raise self.wrong("a list is wanted")
+        found = [Node(value, self._file, f"{self._path}[{at}]") for at, value in enumerate(self._node.value)]
+        for element in found:
+            if element.absent:
+                raise element.wrong("is empty")
+        return found
+
+    def text(self) -> str:
+        """A scalar as written, empty when absent."""
+        import yaml
+
+        if self._node is None:
+            return ""
+        if not isinstance(self._node, yaml.ScalarNode):
+            raise self.wrong("a text is wanted")
+        return "" if self.absent else str(self._node.value)
+
+    def parsed(self, parse: Callable[[object], T], default: T) -> T:
+        """What `parse` makes of the text, whose ValueErrors say what is wanted; `default` when absent."""
+        if self.absent:
+            return default
+        written = self.text()
+        try:
+            return parse(written)
+        except ValueError as error:
+            raise self.wrong(f"{error}, not {shorten(repr(written), _LONGEST, placeholder=' ...')}") from None
+
+    def wrong(self, wanted: str) -> UsageError:
+        """An error about this value; it does not repeat the value, which may be a secret."""
+        return UsageError(f"{self.place}: {wanted}")
+
+    def _below(self, key: str) -> str:
+        # A line break in it must not make two lines of a complaint.
+        shown = shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
+        return f"{self._path}.{shown}" if self._path else shown
+
+
+def read_nodes(file: Path) -> Node:
+    """The file's one document. Raises UsageError for a file that cannot be read or is no YAML."""
+    import yaml
+
+    try:
+        # BaseLoader: no text is taken for a number, a date or a boolean.
+        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except OSError as error:
+        raise UsageError(f"cannot read the web config {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        # The error's own text quotes the line, which may hold a secret.
+        mark = error.problem_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UsageError(f"{file} is not YAML: {error.problem or error.context}{where}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UsageError(f"{file} is nested too deeply for a web config") from None
+    return Node(node, file)

@@ -1,0 +1,79 @@
+"""What a ClientHello offers, read from its bytes."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.outputs.web_config.client_hello import looks_like_tls, offered_groups
+
+X25519, P256, P384 = 29, 23, 24
+
+
+def client_hello(curve=None, maximum=ssl.TLSVersion.TLSv1_3):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.maximum_version = maximum
+    if curve:
+        context.set_ecdh_curve(curve)
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+def in_records_of(hello, size):
+    """The same handshake message, in more records."""
+    head, body = hello[:3], hello[5:]
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    return b"".join(head + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+@pytest.mark.parametrize("maximum", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(("curve", "number"), [("X25519", X25519), ("prime256v1", P256), ("secp384r1", P384)])
+def test_the_groups_of_a_real_client(curve, number, maximum):
+    assert offered_groups(client_hello(curve, maximum)) == {number}
+
+
+def test_a_client_without_a_wish_offers_many():
+    assert {X25519, P256, P384} <= offered_groups(client_hello())
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_hello_in_several_records_is_the_same_one(size):
+    hello = client_hello()
+    assert offered_groups(in_records_of(hello, size)) == offered_groups(hello)
+
+
+def test_until_it_is_whole_nothing_is_said():
+    hello = client_hello()
+    assert {offered_groups(hello[:end]) for end in range(len(hello))} == {None}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"\x16\x03\x01\x00\x04\x02\x00\x00\x00",
+        b"\x16\x03\x01\x00\x04\x01\x00\x00\x00",
+        b"\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01\x00",
+        b"\x16\x03\x01\x00\x00" * 7000,
+    ],
+    ids=["another message", "empty hello", "another record", "no end"],
+)
+def test_what_is_no_hello_offers_nothing(start):
+    assert offered_groups(start) == frozenset()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=300))
+def test_no_bytes_are_too_strange(body):
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    assert offered_groups(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message) is not None
+
+
+def test_plain_http_is_known_by_its_first_byte():
+    assert looks_like_tls(client_hello())
+    assert not looks_like_tls(b"GET / HTTP/1.1")

@@ -37,7 +37,7 @@ gpus:
   - <<: *h100
     processes:
       - {name: python3, memory: 1GiB, load: 0.1, user: ada, uid: 1000}
-      - {name: python3, memory: 1GiB, load: 0.1, start: 5s, stop: 15s,
+      - {name: python3, memory: 1GiB, load: 0.1, start: 20s, stop: 30s,
          pod: {namespace: ci, name: short-0, container: main}}
 """
 # Watts of each: its part of the 60 W of a GPU on which somebody is, and of 500 W its load.
@@ -51,11 +51,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackPromet
     """One Prometheus that has watched a node for over a minute, and one that watches two nodes."""
     folders = [tmp_path_factory.mktemp(name) for name in ("scenario", "one", "two")]
     (folders[0] / "scenario.yaml").write_text(SCENARIO)
-    flags = ("--source", f"simulator:{folders[0] / 'scenario.yaml'}", *EXPORTER, "--energy.zero-hold", "2s")
+    flags = ("--source", f"simulator:{folders[0] / 'scenario.yaml'}", *EXPORTER, "--energy.zero-hold", "5s")
     with serving(*flags) as first, serving(*flags) as second:
         targets = [f"127.0.0.1:{server.port}" for server in (first, second)]
         with watching(folders[1], targets[:1]) as one, watching(folders[2], targets) as two:
-            told = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 65'
+            told = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 90'
             wait_until(lambda: one.query(told), "a minute's window", patience=180)
             wait_until(
                 lambda: one.query("gpuledger:gpu_utilization:ratio"), "the recording rules", patience=90
@@ -157,14 +157,14 @@ WATTS: dict[str, tuple[tuple[str, ...], Answer]] = {
 def test_the_documents_rates_are_watts(one: StackPrometheus, query: str) -> None:
     labels, answer = WATTS[query]
     told = dict(ask(one, query, *labels))
-    # Gone, and out of the window or not yet.
+    # Gone: of no watts, once it is out of the window.
     told.pop(("short-0",), None)
     assert told == about(answer)
     assert plain(query) in plain(DOC)
 
 
 def test_rates_over_more_than_there_was_are_those_of_what_there_was(one: StackPrometheus) -> None:
-    """Five minutes of which one and some were seen: each is the same part of the truth."""
+    """Five minutes of which a minute and a half was seen: each is the same part of the truth."""
     by_namespace = ask(one, "sum by (namespace) (rate(my_gpu_process_energy_joules[5m]))", "namespace")
     part = by_namespace["ml",] / (JOB + JOB_123)
     assert 0.2 < part < 1

@@ -60,7 +60,8 @@ clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
-DEBIAN := gcc libc6-dev openssl prometheus prometheus-node-exporter openssh-server openssh-client
+DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter openssh-server \
+          openssh-client docker-compose systemd
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

@@ -1,0 +1,77 @@
+"""Rules, and what their tests feed them, name families and labels that the program tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from running import gpuledger
+from stack import DEPLOY, EXPORTER, RULES
+
+# What Prometheus itself adds.
+TARGET = {"job", "instance", "service"}
+FAMILY = re.compile(r"(?<![:\w])(?:gpuledger|gpu|my_gpu|nvidia_smi|DCGM)_\w+")
+TESTS = sorted((DEPLOY / "prometheus/tests").glob("*.yml"))
+
+
+@cache
+def catalogue() -> dict[str, set[str]]:
+    """Labels of every family that there is, by name: of the catalogue, and of a page."""
+    listed = gpuledger("metrics", "--format", "json", "--dialect", "native,process,session,energy,dcgm,smi")
+    assert listed.returncode == 0, listed.stderr
+    dialects = json.loads(listed.stdout)
+    known = {family["name"]: set(family["labels"]) for told in dialects.values() for family in told}
+    # The smi dialect has a family for whatever the driver tells.
+    page = gpuledger("collect", "--source", "simulator", "--stdout", "--dialect", "smi,dcgm", *EXPORTER)
+    assert page.returncode == 0, page.stderr
+    for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", page.stdout, re.MULTILINE):
+        known.setdefault(name, set()).update(re.findall(r"(\w+)=\"", labels))
+    return known
+
+
+def rules_of(file: Path) -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
+
+
+def expressions(file: Path) -> list[str]:
+    return [rule["expr"] for rule in rules_of(file)]
+
+
+@pytest.mark.parametrize("file", RULES, ids=lambda file: file.name)
+def test_every_family_of_a_rule_is_told(file: Path) -> None:
+    recorded = {rule.get("record") for each in RULES for rule in rules_of(each)}
+    for expression in expressions(file):
+        matchers = re.findall(r'__name__=~"([^"]+)"', expression)
+        for matcher in matchers:
+            assert any(re.fullmatch(matcher, name) for name in catalogue()), matcher
+        named = set(FAMILY.findall(re.sub(r'"[^"]*"', "", expression)))
+        assert named <= set(catalogue()), named - set(catalogue())
+        assert set(re.findall(r"gpuledger:[\w:]+", expression)) <= recorded
+        assert named or matchers or "gpuledger:" in expression or expression == "up == 0"
+
+
+@pytest.mark.parametrize("file", RULES, ids=lambda file: file.name)
+def test_every_label_of_a_rule_is_one_of_a_family(file: Path) -> None:
+    known = TARGET.union(*catalogue().values())
+    for expression in expressions(file):
+        for words in re.findall(r"(?:on|by|without|group_left|group_right) \(([^)]*)\)", expression):
+            assert set(filter(None, re.split(r"[,\s]+", words))) <= known, words
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
+def test_the_series_of_a_rules_test_are_such_as_are_told(file: Path) -> None:
+    (test,) = yaml.safe_load(file.read_text())["tests"]
+    for entry in test["input_series"]:
+        name, _, labels = entry["series"].partition("{")
+        if name == "up":
+            continue
+        # What older drivers and DCGM called it.
+        alike = name.replace("CLOCK_THROTTLE", "CLOCKS_EVENT").replace("throttle", "event")
+        assert alike in catalogue(), name
+        assert set(re.findall(r"(\w+)=\"", labels)) - TARGET <= catalogue()[alike], entry["series"]

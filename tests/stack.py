@@ -1,0 +1,142 @@
+"""The stack of deploy/: its files as they stand, and its Prometheus and Alertmanager run for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from running import PATIENCE, Program, Prometheus, free_port, wait_until
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+COMPOSE = DEPLOY / "compose"
+RULES = (DEPLOY / "prometheus/rule.yml", *sorted((DEPLOY / "prometheus/rules").glob("*.yml")))
+SETTINGS = COMPOSE / "gpuledger/gpuledger.yaml"
+COLLECTORS = COMPOSE / "gpuledger/dcgm.csv"
+# Settings of the stack's exporter, with the path that its container has replaced by the one here.
+EXPORTER = ("--config", str(SETTINGS), "--dcgm.collectors", str(COLLECTORS))
+
+
+def compose(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What docker-compose makes of these files together; without files, of those that .env names."""
+    flags = [word for file in files for word in ("-f", file)]
+    done = subprocess.run(
+        ["docker-compose", *flags, "config"],
+        cwd=COMPOSE,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env={key: value for key, value in os.environ.items() if not key.startswith("GRA_")} | dict(env or {}),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return dict(yaml.safe_load(done.stdout))
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """Every alert of the stack, by name."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in RULES:
+        for group in yaml.safe_load(file.read_text())["groups"]:
+            for rule in group["rules"]:
+                if "alert" in rule:
+                    assert rule["alert"] not in found
+                    found[rule["alert"]] = {**rule, "file": file}
+    return found
+
+
+def configuration(folder: Path, targets: Sequence[str], alertmanager: str = "") -> str:
+    """The stack's prometheus.yml with other targets, a scrape each second, and places that exist here."""
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    config["global"]["query_log_file"] = str(folder / "query_log_file.log")
+    config["rule_files"] = [str(DEPLOY / "prometheus" / file) for file in config["rule_files"]]
+    (manager,) = config["alerting"]["alertmanagers"]
+    manager["file_sd_configs"] = [{"files": [str(folder / "alertmanagers/*.yml")]}]
+    (job,) = config["scrape_configs"]
+    job["scrape_interval"] = job["scrape_timeout"] = "1s"
+    job["static_configs"][0]["targets"] = list(targets)
+    job["file_sd_configs"] = [{"files": [str(folder / "targets/*.yml")]}]
+    if alertmanager:
+        (folder / "alertmanagers").mkdir()
+        (folder / "alertmanagers/here.yml").write_text(json.dumps([{"targets": [alertmanager]}]))
+    return str(yaml.safe_dump(config, sort_keys=False))
+
+
+def get(url: str, **parameters: str) -> httpx.Response:
+    """Asked hundreds of times while something is waited for: no certificates are read for it."""
+    return httpx.get(url, params=parameters, trust_env=False, verify=False)
+
+
+class StackPrometheus(Prometheus):
+    """The stack's Prometheus: what `configuration` says, run in the folder that it names."""
+
+    def __init__(self, folder: Path, config: str) -> None:
+        self.folder = folder
+        super().__init__(folder, config, free_port())
+
+    def query(self, expression: str) -> list[dict[str, object]]:
+        answer = get(self.url + "/api/v1/query", query=expression).json()
+        assert answer["status"] == "success", answer
+        return list(answer["data"]["result"])
+
+    def labels(self, expression: str) -> list[dict[str, str]]:
+        rows: list[Any] = list(self.query(expression))
+        return [row["metric"] for row in rows]
+
+    def error(self, expression: str) -> str:
+        """Why it does not answer; empty when it does."""
+        return str(get(self.url + "/api/v1/query", query=expression).json().get("error", ""))
+
+
+@contextmanager
+def watching(folder: Path, targets: Sequence[str], alertmanager: str = "") -> Iterator[StackPrometheus]:
+    program = StackPrometheus(folder, configuration(folder, targets, alertmanager))
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+class Alertmanager(Program):
+    """A real Alertmanager with the stack's configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        super().__init__(
+            [
+                "prometheus-alertmanager",
+                f"--config.file={COMPOSE / 'alertmanager/alertmanager.yml'}",
+                f"--storage.path={folder}",
+                f"--web.listen-address={self.address}",
+                "--cluster.listen-address=",
+            ]
+        )
+        wait_until(lambda: self.get("/api/v2/status"), "Alertmanager to answer")
+
+    def get(self, path: str) -> Any:
+        try:
+            return get(f"http://{self.address}{path}").json()
+        except httpx.TransportError:
+            assert self.process.poll() is None, "\n".join(self.lines)
+            return None
+
+    def alert(self, name: str) -> list[dict[str, Any]]:
+        """The alerts of that name that it was told of."""
+        return [alert for alert in self.get("/api/v2/alerts") or () if alert["labels"]["alertname"] == name]
+
+
+@contextmanager
+def alertmanager(folder: Path) -> Iterator[Alertmanager]:
+    program = Alertmanager(folder)
+    try:
+        yield program
+    finally:
+        program.stop()

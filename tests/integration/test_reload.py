@@ -132,7 +132,8 @@ def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended
         assert ticks is not None
         # Long enough for further looks: it is not read again while it stays the same.
         server.wait_ticks(int(ticks[1]) + 5)
-        assert len([line for line in server.lines if "level=error" in line]) == 1
+        said = [line for line in server.lines if "level=error" in line and "gpuledger.reload" in line]
+        assert len(said) == 1
         put(file, LOOK + "metric_prefix: mended\n")
         wait_until(reloads(server), "the mended file to be taken")
         assert "mended_energy_joules" in server.get().text

@@ -1,4 +1,4 @@
-"""In nvidia_gpu_exporter's place: a real Prometheus answers what the public dashboards ask, from either source."""
+"""In nvidia_gpu_exporter's place: what public dashboards ask of a real Prometheus, from either source."""
 
 from __future__ import annotations
 

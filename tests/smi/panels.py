@@ -132,8 +132,8 @@ ONE_GPU: Panels = {
     ],
 }
 
-# What 14574 asked when it came with version 1.1.0, where that is another thing; its reasons for the clocks have
-# the names of drivers before 535 alone.
+# What 14574 asked when it came with version 1.1.0, where that is another thing; its reasons for the clocks
+# have the names of drivers before 535 alone.
 ONE_GPU_BEFORE: Panels = {"Power Draw %": [share("power_draw_watts", "power_default_limit_watts")]}
 
 SIDE_BY_SIDE: Panels = {

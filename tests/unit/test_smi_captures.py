@@ -25,6 +25,7 @@ from smi.recorded import ALL, FIXTURES, FirstSight
 
 OWN = captures(FIXTURES / "captures")
 LINUX, WINDOWS = OWN
+PANELS = captures(FIXTURES / "panels")
 MORE = captures(Path(os.environ["GPULEDGER_SMI_CAPTURES"])) if "GPULEDGER_SMI_CAPTURES" in os.environ else []
 
 
@@ -43,7 +44,7 @@ def told(capture: Path, phase: str, encoding: str = "utf-8") -> str:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("capture", [*OWN, *MORE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("capture", [*OWN, *PANELS, *MORE], ids=lambda path: path.stem)
 def test_each_field_with_one_number_is_one_sample(capture: Path, phase: str) -> None:
     verdict = judge(capture, phase, told(capture, phase))
     assert verdict.wrong == []

@@ -138,23 +138,9 @@ def add_a_year(folder: Path) -> None:
                         "command": "python3",
                     }
                     sessions.append([told.get(column, 0) for column in columns])
-                    usage.append(
-                        (
-                            number,
-                            begins + 3600,
-                            begins + 3600,
-                            1,
-                            0,
-                            0.0,
-                            0.0,
-                            0.0,
-                            0.0,
-                            0,
-                            10**9,
-                            10**9,
-                            begins,
-                        )
-                    )
+                    ends = begins + 3600
+                    used = (ends, ends, 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 10**9, 10**9)
+                    usage.append((number, *used, begins, ends, begins, 0))
         books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 12)})", spans)
         books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
         books.executemany(f"INSERT INTO sessions VALUES ({marks})", sessions)

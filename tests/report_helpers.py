@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from fractions import Fraction
 from pathlib import Path
 
 from gpuledger.ledger.report.grouping import Key
@@ -27,10 +26,6 @@ def report_of(
 
 def lines_of(found: Report) -> dict[Key, Line]:
     return {line.key: line for line in found.lines}
-
-
-def hours(seconds: Fraction | None) -> float | None:
-    return None if seconds is None else float(seconds / HOUR)
 
 
 def folded(file: Path, before: float, target: Path) -> Path:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from builders import FakeClock
+from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.grouping import GROUPINGS, Key, grouping
 from gpuledger.ledger.report.party import party_of
@@ -200,11 +202,15 @@ def _moments(begins: float, ends: float) -> Iterator[float]:
 
 
 def _post(ledger: Ledger, snapshot: Snapshot, truth: _Truth) -> None:
-    posted = []
+    posted: list[Posted] = []
     post = ledger.energy.post
-    ledger.energy.post = lambda seen: posted.extend(post(seen)) or list(posted)  # type: ignore[method-assign, func-returns-value]
-    ledger.post(snapshot)
-    ledger.energy.post = post  # type: ignore[method-assign]
+
+    def noted(seen: Snapshot) -> list[Posted]:
+        posted.extend(post(seen))
+        return list(posted)
+
+    with patch.object(ledger.energy, "post", noted):
+        ledger.post(snapshot)
     for one in posted:
         truth.settle(one.gpu.uuid, observed=not one.unobserved)
 

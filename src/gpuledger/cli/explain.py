@@ -11,13 +11,15 @@ from os import environ
 
 from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.moments import period
 from gpuledger.cli.report_table import printable
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ExplainSettings
 from gpuledger.ledger.report.explain import Explanation, HandoverLine, Interval, SessionLine, merged
+from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.report.shapes import iso
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.evidence import explain
 from gpuledger.model.errors import UsageError
@@ -37,9 +39,8 @@ _EXAMPLES = """\
 
 Its sum is the row of `gpuledger report --by pod` over the same time, to the millijoule.
 """
-_KWH = 3_600_000_000
 # Less than this is told in joules.
-_SMALL = _KWH // 10
+_SMALL = MILLIJOULES_PER_KWH // 10
 
 
 GROUPS: dict[str, type] = {"the explanation": ExplainSettings, "the books": StoreSettings}
@@ -130,7 +131,7 @@ class _Unit:
     def number(self, millijoules: int) -> str:
         if self.bill < _SMALL:
             return f"{millijoules // 1000:,}.{millijoules % 1000:03d}"
-        return f"{millijoules / _KWH:,.6f}"
+        return f"{millijoules / MILLIJOULES_PER_KWH:,.6f}"
 
     def text(self, millijoules: int) -> str:
         return f"{self.number(millijoules)} {self.name}"

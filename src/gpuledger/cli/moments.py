@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, time, timedelta
 
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import duration
 
-HOUR = 3600
 # The year 9990: calendars end soon after.
 _LATEST = 253_000_000_000.0
 _AGO = duration("s", highest=100 * 366 * 86_400.0)

@@ -14,7 +14,7 @@ from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.fleet import from_prometheus
 from gpuledger.cli.main import no_words
-from gpuledger.cli.moments import HOUR, period
+from gpuledger.cli.moments import period
 from gpuledger.cli.promql import Prometheus
 from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
@@ -25,6 +25,7 @@ from gpuledger.ledger.report.grouping import NODE
 from gpuledger.ledger.report.report import Report
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.billing import report_of
 from gpuledger.model.errors import UsageError

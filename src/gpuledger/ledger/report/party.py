@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
+from gpuledger.ledger.owner_words import owner_from, owner_words
 from gpuledger.model.workload import Workload
 
 
@@ -35,16 +36,9 @@ def party_of(device: str, owner: Workload, command: str = "") -> Party:
     return Party(device, lasting, command)
 
 
-_WORDS = tuple(item.name for item in fields(Workload) if item.name != "labels")
-
-
 def party_text(party: Party) -> str:
     """Equal parties have equal texts."""
-    owner = party.owner
-    words: dict[str, object] = {name: word for name in _WORDS if (word := getattr(owner, name))}
-    if owner.labels:
-        words["labels"] = owner.labels
-    told = [party.device, party.command, words]
+    told = [party.device, party.command, owner_words(party.owner)]
     # As it is written: parties are looked for by parts of their names.
     return json.dumps(told, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
@@ -52,6 +46,4 @@ def party_text(party: Party) -> str:
 def party_from(text: str) -> Party:
     """What `party_text` made a text of."""
     device, command, words = json.loads(text)
-    if "labels" in words:
-        words["labels"] = tuple((name, value) for name, value in words["labels"])
-    return Party(device, Workload(**words), command)
+    return Party(device, owner_from(words), command)

@@ -25,9 +25,9 @@ class Line:
     """One row. Energy in millijoules, time in seconds of whole Gpus; None is what this account cannot have.
 
     `account` is process, or one of the Gpus' own: idle, unattributed, unobserved. `methods` has the
-    millijoules by method. `low` and `high` bound what it can have used, whatever the model. `members` is how
-    many rows were summed into it. `cost` is in the prices' currency, `grams` of CO2. `bound` says of numbers
-    that were scraped how far they may be from the books', either way; None is that they are the books'.
+    millijoules by method. `low` and `high` bound what it can have used, whatever the model. `cost` is
+    in the prices' currency, `grams` of CO2. `bound` says of numbers that were scraped how far they may be
+    from the books', either way; None is that they are the books'.
     """
 
     key: Key
@@ -40,7 +40,6 @@ class Line:
     sessions: int | None = None
     cost: Fraction | None = None
     grams: Fraction | None = None
-    members: int = 1
     bound: int | None = None
 
     @property
@@ -160,7 +159,6 @@ def together(lines: Iterable[Line], key: Key) -> Line:
         sessions=_sum(line.sessions for line in every),
         cost=_sum(line.cost for line in every),
         grams=_sum(line.grams for line in every),
-        members=len(every),
         bound=_sum(line.bound for line in every),
     )
 

@@ -20,8 +20,8 @@ from gpuledger.ledger.report.explain import (
 )
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.seconds import HOUR
-from gpuledger.ledger.store.fold import session_party
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.presence import session_party
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, workload_of
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import GpuledgerError
@@ -118,13 +118,13 @@ def explain(history: History, word: str, since: int, until: int) -> Explanation:
     reader = _Reader(history, {row[0] for row in sessions}, parties)
     hours = (max(since, history.first_hour or since), min(until, history.end_hour))
     intervals = [*reader.folded(*hours), *reader.detailed(*hours)]
-    lines = [_line(row, reader) for row in sessions if _overlaps(row, since * HOUR, until * HOUR)]
+    lines = [_line(row, history) for row in sessions if _overlaps(row, since * HOUR, until * HOUR)]
     lost = NOTHING_LOST
     detail = history.first_detail
     if who.kind == "pid" and (detail is None or since < detail):
         # Whenever it ends: what has no detail is older than all that has.
         every = list(reader.detailed(0, history.end_hour))
-        lost = _lost([_line(row, reader) for row in sessions], every)
+        lost = _lost([_line(row, history) for row in sessions], every)
     held = [one for _, one in handovers if one.begins < until * HOUR and one.ends >= since * HOUR]
     return Explanation(str(who), intervals, lines, lost, held)
 
@@ -155,14 +155,13 @@ def _parties(history: History, who: Wanted) -> dict[int, Party]:
 
 def _handovers(history: History, who: Wanted) -> list[tuple[Party, HandoverLine]]:
     rows = history.connection.execute("SELECT number, device, owner, begins, ends FROM handovers")
-    reader = _Reader(history, set(), {})
     found = []
     for number, device, owner, begins, ends in rows:
         party = party_of(device, workload_of(owner) or UNKNOWN)
         if who.takes(party):
             bits = history.connection.execute("SELECT bits FROM unused WHERE handover = ?", (number,))
             unused = sum(minute.bit_count() for (minute,) in bits)
-            gpu, instance = reader.gpu(device), reader.instance(device)
+            gpu, instance = _place(history, device)
             found.append((party, HandoverLine(gpu, instance, begins, ends, unused)))
     return found
 
@@ -172,6 +171,14 @@ def _overlaps(row: Sequence[Any], since: float, until: float) -> bool:
     return bool(row[30] < until and last_seen + _LATE >= since)
 
 
+def _place(history: History, uuid: str) -> tuple[str, str]:
+    """Index and uuid of the Gpu of a Device, as one text, and `GI_CI` of an Instance."""
+    device = history.devices.get(uuid)
+    if device is None:
+        return uuid, ""
+    return f"{device.gpu.index} {device.gpu.uuid}", device.name if isinstance(device, Instance) else ""
+
+
 class _Reader:
     """Intervals that some of these sessions or parties had a share of."""
 
@@ -179,14 +186,6 @@ class _Reader:
         self._history = history
         self._sessions = sessions
         self._parties = parties
-
-    def gpu(self, uuid: str) -> str:
-        device = self._history.devices.get(uuid)
-        return uuid if device is None else f"{device.gpu.index} {device.gpu.uuid}"
-
-    def instance(self, uuid: str) -> str:
-        device = self._history.devices.get(uuid)
-        return device.name if isinstance(device, Instance) else ""
 
     def detailed(self, since: int, until: int) -> Iterator[Interval]:
         found = self._history.connection.execute(_SPANS, (since, until))
@@ -235,13 +234,23 @@ class _Reader:
             everything += millijoules
             if is_own:
                 own += millijoules
-                instances.add(self.instance(party.device))
+                instances.add(_place(self._history, party.device)[1])
             else:
                 others[party_name(party)] += millijoules
         named = tuple(With(*other) for other in sorted(others.items()))
         instance = ", ".join(sorted(instances - {""}))
         return Interval(
-            begins, ends, self.gpu(uuid), instance, method, own, everything, idle, unattributed, named, exact
+            begins,
+            ends,
+            _place(self._history, uuid)[0],
+            instance,
+            method,
+            own,
+            everything,
+            idle,
+            unattributed,
+            named,
+            exact,
         )
 
 
@@ -254,15 +263,14 @@ def party_name(party: Party) -> str:
     return f"{owner.kind} {name}" if name else party.command or "unknown"
 
 
-def _line(row: Sequence[Any], reader: _Reader) -> SessionLine:
+def _line(row: Sequence[Any], history: History) -> SessionLine:
     party = session_party(row)
     usage = row[SESSION_COLUMNS:]
     last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high = usage[:11]
     return SessionLine(
         row[5],
         party.command,
-        reader.gpu(party.device),
-        reader.instance(party.device),
+        *_place(history, party.device),
         row[30],
         last,
         ended is not None,

@@ -8,13 +8,14 @@ What goes is which process it was, and when within the hour.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.party import Party, party_of, party_text
-from gpuledger.ledger.seconds import HOUR, MINUTE, pack, seconds_within
-from gpuledger.ledger.store.rows import Row, owner_of, workload_of
+from gpuledger.ledger.seconds import HOUR, MINUTE, pack
+from gpuledger.ledger.store.presence import handovers_there, session_party, sessions_there
+from gpuledger.ledger.store.rows import Row
 from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:
@@ -43,17 +44,6 @@ INSERT INTO hour_shares VALUES (?, ?, ?)
 _NAME = """
 INSERT INTO parties (who, last_hour) VALUES (?, ?)
     ON CONFLICT (who) DO UPDATE SET last_hour = max(last_hour, excluded.last_hour) RETURNING number
-"""
-# Sessions that were there at some time from :since to before :until.
-SESSIONS_OF = """
-SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
-    WHERE ended IS NOT NULL AND begun >= :since - 86400 AND begun < :until AND latest >= :since
-UNION ALL
-SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
-    WHERE ended IS NOT NULL AND latest - begun > 86400 AND begun < :since - 86400 AND latest >= :since
-UNION ALL
-SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
-    WHERE ended IS NULL AND begun < :until AND latest >= :since
 """
 
 
@@ -166,59 +156,23 @@ class _Times:
 
 
 def _take_sessions(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
-    since, until = hour * HOUR, (hour + 1) * HOUR
-    held = _minutes(connection, "held", "session", since)
-    found = connection.execute(SESSIONS_OF, {"since": since, "until": until}).fetchall()
-    for *row, last_seen, stay, stays in found:
-        bits = 0
-        for begins, ends in stays_of(connection, row[0], (stay, last_seen), stays):
-            bits |= seconds_within(begins, ends, since, HOUR)
-        begun = since <= row[30] < until
-        if bits or begun:
-            one = times[parties.number(session_party(row), hour)]
-            idle = held.get(row[0], 0)
-            one.resident |= bits
-            one.held |= idle
-            one.busy |= bits & ~idle
+    for party, first, hours in list(sessions_there(connection, hour, hour + 1)):
+        if hours or first == hour:
+            one = times[parties.number(party, hour)]
+            resident, held = hours.get(hour, (0, 0))
+            one.resident |= resident
+            one.held |= held
+            one.busy |= resident & ~held
             one.running += 1
-            one.begun += begun
-
-
-def stays_of(
-    connection: Connection, session: int, present: tuple[float, float], earlier: int
-) -> list[tuple[float, float]]:
-    """The stretches in which a session was watched, the present one last."""
-    if not earlier:
-        return [present]
-    query = "SELECT begins, ends FROM stays WHERE session = ?"
-    return [*connection.execute(query, (session,)).fetchall(), present]
+            one.begun += first == hour
 
 
 def _take_handovers(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
-    since, until = hour * HOUR, (hour + 1) * HOUR
-    unused = _minutes(connection, "unused", "handover", since)
-    query = "SELECT * FROM handovers WHERE ends >= ? AND begins < ?"
-    for number, device, owner, begins, ends, _ in connection.execute(query, (since, until)).fetchall():
-        bits = seconds_within(begins, ends, since, HOUR)
-        if bits:
-            one = times[parties.number(party_of(device, workload_of(owner) or UNKNOWN), hour)]
-            one.allocated |= bits
-            one.held |= unused.get(number, 0)
-
-
-def _minutes(connection: Connection, table: str, whose: str, since: int) -> dict[int, int]:
-    """Seconds of the hour that begins at `since`, by number of session or handover."""
-    first = since // MINUTE
-    found: dict[int, int] = defaultdict(int)
-    query = f"SELECT minute, {whose}, bits FROM {table} WHERE minute >= ? AND minute < ?"
-    for minute, number, bits in connection.execute(query, (first, first + HOUR // MINUTE)):
-        found[number] |= bits << (minute - first) * MINUTE
-    return found
-
-
-def session_party(row: Sequence[Any]) -> Party:
-    """The party of a row of `sessions`."""
-    return party_of(row[1], owner_of(tuple(row)), row[10])
+    for party, hours in list(handovers_there(connection, hour, hour + 1)):
+        for allocated, unused in hours.values():
+            one = times[parties.number(party, hour)]
+            one.allocated |= allocated
+            one.held |= unused
 
 
 class Parties:

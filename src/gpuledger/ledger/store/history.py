@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.report.tally import Energy, Times
-from gpuledger.ledger.seconds import HOUR, MINUTE, seconds_within, unpack
-from gpuledger.ledger.store.fold import (
-    SESSIONS_OF,
-    microseconds,
-    session_party,
-    stays_of,
-    times_from,
-)
-from gpuledger.ledger.store.rows import devices_of, workload_of
+from gpuledger.ledger.seconds import HOUR, unpack
+from gpuledger.ledger.store.fold import microseconds, times_from
+from gpuledger.ledger.store.presence import handovers_there, session_party, sessions_there
+from gpuledger.ledger.store.rows import devices_of
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
@@ -160,38 +155,17 @@ class History:
             settle()
 
     def _detailed_times(self, since: int, until: int, *, carried: bool) -> Iterator[Times]:
-        begins, ends = since * HOUR, until * HOUR
-        held = self._minutes("held", "session", since, until)
-        found = self.connection.execute(SESSIONS_OF, {"since": begins, "until": ends})
-        for *row, last_seen, stay, stays in found:
-            whose = session_party(row)
-            times: dict[int, int] = {}
-            for begun, ended in stays_of(self.connection, row[0], (stay, last_seen), stays):
-                for hour, bits in _hours(begun, ended, since, until):
-                    times[hour] = times.get(hour, 0) | bits
+        for party, first, hours in sessions_there(self.connection, since, until):
             # One that was there in an hour before was counted in it.
-            new = begins <= row[30] < ends or (carried and bool(times))
-            for hour, bits in times.items():
-                idle = held.get((hour, row[0]), 0)
-                yield Times(hour, whose, bits, idle, bits & ~idle, 0, int(new))
+            new = since <= first < until or (carried and bool(hours))
+            for hour, (resident, held) in hours.items():
+                yield Times(hour, party, resident, held, resident & ~held, 0, int(new))
                 new = False
             if new:
-                yield Times(since, whose, 0, 0, 0, 0, 1)
-        unused = self._minutes("unused", "handover", since, until)
-        query = "SELECT number, device, owner, begins, ends FROM handovers WHERE ends >= ? AND begins < ?"
-        for number, device, owner, begun, ended in self.connection.execute(query, (begins, ends)):
-            whose = party_of(device, workload_of(owner) or UNKNOWN)
-            for hour, bits in _hours(begun, ended, since, until):
-                yield Times(hour, whose, 0, unused.get((hour, number), 0), 0, bits, 0)
-
-    def _minutes(self, table: str, whose: str, since: int, until: int) -> Mapping[tuple[int, int], int]:
-        per_hour = HOUR // MINUTE
-        found: dict[tuple[int, int], int] = defaultdict(int)
-        query = f"SELECT minute, {whose}, bits FROM {table} WHERE minute >= ? AND minute < ?"
-        for minute, number, bits in self.connection.execute(query, (since * per_hour, until * per_hour)):
-            hour, place = divmod(minute, per_hour)
-            found[hour, number] |= bits << place * MINUTE
-        return found
+                yield Times(since, party, 0, 0, 0, 0, 1)
+        for party, handed in handovers_there(self.connection, since, until):
+            for hour, (allocated, unused) in handed.items():
+                yield Times(hour, party, 0, unused, 0, allocated, 0)
 
     def _read_party(self, number: int) -> Party:
         row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
@@ -200,14 +174,6 @@ class History:
     def _read_session(self, number: int) -> Party:
         row = self.connection.execute("SELECT * FROM sessions WHERE number = ?", (number,)).fetchone()
         return session_party(row) if row else party_of("", UNKNOWN)
-
-
-def _hours(begins: float, ends: float, since: int, until: int) -> Iterator[tuple[int, int]]:
-    """The seconds from `begins` to before `ends`, by hour of the range; hours without any are left out."""
-    for hour in range(max(int(begins // HOUR), since), min(int(ends // HOUR) + 1, until)):
-        bits = seconds_within(begins, ends, hour * HOUR, HOUR)
-        if bits:
-            yield hour, bits
 
 
 def _remedy(error: Exception) -> str:

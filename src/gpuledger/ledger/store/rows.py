@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 from gpuledger.ledger.handed import Handover
 from gpuledger.ledger.journal import GpuEntry, SeriesEntry
+from gpuledger.ledger.owner_words import owner_from, owner_words
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
@@ -193,7 +193,7 @@ def labels_of(text: str) -> tuple[tuple[str, str], ...]:
 
 def handover_row(one: Handover) -> Row:
     """A row of `handovers`."""
-    return (one.number, one.device.uuid, _text(_words(one.owner)), one.begins, one.ends, one.over)
+    return (one.number, one.device.uuid, _text(owner_words(one.owner)), one.begins, one.ends, one.over)
 
 
 def handover_of(row: Row, devices: Mapping[str, Device]) -> Handover:
@@ -273,7 +273,7 @@ def owner_row(key: ProcessKey, owner: Ownership) -> Row:
     return (
         *owner_key(key),
         process_text(owner.shown or owner.process),
-        None if owner.owner is None else _text(_words(owner.owner)),
+        None if owner.owner is None else _text(owner_words(owner.owner)),
         owner.since,
         owner.resolved,
         _text(dict(owner.waiting)),
@@ -301,36 +301,21 @@ def process_text(process: GpuProcess) -> str:
         "types": process.type_text,
         "uid": host.uid,
         "user": host.user,
-        "workload": _words(process.workload),
+        "workload": owner_words(process.workload),
     }
     return _text(told)
 
 
-_OWNER = tuple(item.name for item in fields(Workload))
-
-
-def _workload(words: dict[str, Any]) -> Workload:
-    if not words:
-        return UNKNOWN
-    if "labels" in words:
-        words["labels"] = tuple((name, value) for name, value in words["labels"])
-    return Workload(**words)
-
-
-def _words(owner: Workload) -> dict[str, object]:
-    return {name: word for name in _OWNER if (word := getattr(owner, name)) != getattr(UNKNOWN, name)}
-
-
 def workload_of(text: str | None) -> Workload | None:
     """The owner of a row of `owners`, None where it was not known."""
-    return None if text is None else _workload(json.loads(text))
+    return None if text is None else owner_from(json.loads(text))
 
 
 def process_of(text: str, devices: Mapping[str, Device]) -> GpuProcess:
     """What `process_text` made a text of; raises KeyError when its Device is not known."""
     told = json.loads(text)
     boot, ticks, unix, seen = told["start"]
-    workload = _workload(told["workload"])
+    workload = owner_from(told["workload"])
     host = HostFacts(
         Start(boot, ticks, unix, seen), told["executable"], told["comm"], told["uid"], told["user"]
     )

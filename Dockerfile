@@ -11,7 +11,7 @@ ARG DEBIAN=debian:bookworm-slim
 FROM ${DEBIAN} AS base
 RUN apt-get update -q \
  && apt-get install -qy --no-install-recommends python3 \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/log/apt /var/log/dpkg.log /var/log/alternatives.log
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/*.log
 
 FROM base AS build
 RUN apt-get update -q \

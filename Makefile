@@ -90,7 +90,7 @@ debian:
 
 # What `e2e` needs besides, as COMMAND:PACKAGE: who has the command (containerd from Docker) keeps it.
 CLUSTER := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
-           etcd:etcd-server containerd:containerd runc:runc
+           etcd:etcd-server containerd:containerd runc:runc debootstrap:debootstrap kubectl:kubernetes-client
 
 debian-cluster:
 	@missing=$$(for p in $(CLUSTER); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \

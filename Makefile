@@ -49,7 +49,7 @@ docs: $(VENV)/.dev       ## write docs/metrics.md anew from the catalogue
 dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/grafana/make
 	$(BIN)/python -B deploy/grafana/make
 
-chart: $(BIN)/python     ## write what deploy/helm/gpuledger has from elsewhere: schema, README's values, dashboards, rules
+chart: $(VENV)/.run      ## write what deploy/helm/gpuledger has from elsewhere: schema, README's values, dashboards, rules
 	$(BIN)/python -B deploy/helm/make
 
 manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew from the chart

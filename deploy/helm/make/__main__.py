@@ -1,7 +1,7 @@
 """Write what the chart has out of other files: `python deploy/helm/make [CHART]`.
 
-README's values, values.schema.json, and under files/ the defaults, dashboards and rules, which Helm cannot read
-from outside of a chart.
+README's values, values.schema.json, and under files/ the defaults, dashboards and rules, which Helm cannot
+read from outside of a chart.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _SCHEMA_MARK = "@ "
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted path, what it is without a word, what it means, and the keys below it, if the chart names them."""
+    """One key by its dotted path; `below` are the keys in it, where the chart knows them."""
 
     path: str
     default: Any
@@ -29,7 +29,7 @@ class Key:
 
 
 def read(file: Path) -> tuple[Key, ...]:
-    """The keys at the top. Raises ValueError naming a key without a description, or a schema that is no mapping."""
+    """The keys at the top. Raises ValueError naming a key without a description or with a bad schema."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
     node = yaml.compose(text, Loader=yaml.SafeLoader)

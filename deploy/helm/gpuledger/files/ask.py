@@ -1,4 +1,4 @@
-"""What `helm test` runs: ask an exporter whether it is ready. Arguments: host, port, and http, https or tcp."""
+"""What `helm test` runs: is the exporter ready? Arguments: host, port, and http, https or tcp."""
 
 import socket
 import ssl
@@ -13,5 +13,6 @@ else:
     # Whether it answers is asked here, not whose the certificate is.
     context = ssl._create_unverified_context() if scheme == "https" else None
     for path in ("/-/healthy", "/-/ready"):
-        with urllib.request.urlopen(f"{scheme}://{host}:{port}{path}", timeout=10, context=context) as answer:
-            print(path, answer.status, answer.read().decode().strip())
+        url = f"{scheme}://{host}:{port}{path}"
+        with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+            sys.stdout.write(f"{url} {answer.status} {answer.read().decode()}\n")

@@ -28,11 +28,7 @@
 - serve
 {{ include "gpuledger.commonArgs" . }}
 {{ include "gpuledger.stateArg" . }}
-{{- if .v.image.variant }}
-- --web.listen-address=:{{ include "gpuledger.port" . }}
-{{- else }}
 - --listen-address=:{{ include "gpuledger.port" . }}
-{{- end }}
 {{- range .v.extraPorts }}
 - --listen-address=:{{ int .port }}={{ join "," .dialects }}
 {{- end }}

@@ -69,7 +69,9 @@ textfile.every: textfile.every
 {{- define "gpuledger.dialect" -}}
 {{- if .v.dialect -}}
 {{- join "," .v.dialect -}}
-{{- else if and (eq .mode "daemonset") (not .v.image.variant) -}}
+{{- else if and (eq .mode "daemonset") (eq .v.image.variant "smi") -}}
+smi
+{{- else if eq .mode "daemonset" -}}
 {{- ternary "process,session,energy,native" "native" (or (index .v "gpu-process-exporter" "enabled") (index .v "gpu-session-monitoring" "enabled")) -}}
 {{- end -}}
 {{- end -}}

@@ -34,7 +34,7 @@
 {{- if and $v.networkPolicy.enabled $v.hostNetwork -}}
 {{- $said = append $said "networkPolicy does not hold on the host's network (hostNetwork)." -}}
 {{- end -}}
-{{- if eq $v.web.page "full" -}}
+{{- if eq (toString $v.web.page) "full" -}}
 {{- $said = append $said "web.page full shows users, processes and costs: personal data. Put passwords before it (web.config)." -}}
 {{- end -}}
 {{- if and (not $v.rbac.create) (has $v.kubernetes.names (list "auto" "api")) -}}

@@ -193,6 +193,11 @@ WARNINGS: list[tuple[str, Any, str]] = [
     ("personal data", {"web": {"page": "full"}}, "personal data"),
     ("no rights", {"rbac": {"create": False}}, "rbac.create is off"),
     ("count", {"gpu": {"count": 8}}, "set rules.enabled"),
+    (
+        "no certificate",
+        {"web": {"scheme": "https"}, "podMonitor": {"enabled": True}},
+        "podMonitor.tlsConfig is empty",
+    ),
     ("not used", {"hostAccess": {"devices": True}}, "hostAccess is not used"),
 ]
 
@@ -226,6 +231,22 @@ def test_the_command_that_deletes_the_books_is_printed_where_there_are_books() -
     assert "rm -rf /host/books" in notes({"state": {"dir": "/books"}})
     for values in (CRONJOB, {"state": {"dir": ""}}, MATRIX["simulator"]):
         assert "rm -rf" not in notes(values)
+
+
+def test_exporter_and_collector_on_a_node_keep_books_of_their_own() -> None:
+    kept = {
+        mode: [
+            volume["hostPath"]["path"]
+            for volume in workload({"mode": mode})["volumes"]
+            if volume["name"] == "state"
+        ]
+        for mode in ("daemonset", "collect", "cronjob")
+    }
+    assert kept == {
+        "daemonset": ["/var/lib/gpuledger"],
+        "collect": ["/var/lib/gpuledger/collector"],
+        "cronjob": [],
+    }
 
 
 def test_helms_test_asks_the_service_or_looks_once() -> None:

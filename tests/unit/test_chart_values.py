@@ -194,6 +194,14 @@ def test_what_the_chart_has_from_elsewhere_is_what_make_chart_writes(tmp_path: P
     } == kept, "run `make chart`"
 
 
+def test_the_packed_chart_is_the_same_and_small_enough_for_helms_secret(tmp_path: Path) -> None:
+    # Each revision is kept in a Secret, together with what was rendered: 1 MiB at most.
+    archive = Path(helm_python.Chart.load(CHART).save(tmp_path))
+    assert archive.stat().st_size < 150_000
+    values = MATRIX["monitoring"]
+    assert render(values, folder=archive) == render(values)
+
+
 def test_the_chart_is_of_the_programs_version() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -193,7 +193,8 @@ env:
 - {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
 - {name: tmp, emptyDir: {sizeLimit: 256Mi}}
 {{- if include "gpuledger.keepsBooks" . }}
-- {name: state, hostPath: {path: {{ $v.state.dir | quote }}, type: DirectoryOrCreate}}
+# One writer for each book: the collector may stand beside an exporter.
+- {name: state, hostPath: {path: {{ printf "%s%s" $v.state.dir (ternary "" "/collector" (eq .mode "daemonset")) | quote }}, type: DirectoryOrCreate}}
 {{- end }}
 {{- if ne .mode "daemonset" }}
 - {name: textfile, hostPath: {path: {{ include "gpuledger.textfileDir" . | quote }}, type: DirectoryOrCreate}}

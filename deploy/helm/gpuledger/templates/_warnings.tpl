@@ -37,6 +37,12 @@
 {{- if eq (toString $v.web.page) "full" -}}
 {{- $said = append $said "web.page full shows users, processes and costs: personal data. Put passwords before it (web.config)." -}}
 {{- end -}}
+{{- range $key := list "serviceMonitor" "podMonitor" -}}
+{{- $monitor := get $v $key -}}
+{{- if and $monitor.enabled (eq (include "gpuledger.scheme" $) "https") (not $monitor.tlsConfig) -}}
+{{- $said = append $said (printf "%s.tlsConfig is empty: Prometheus asks pods by address and will not believe their certificate; name ca and serverName." $key) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not $v.rbac.create) (has $v.kubernetes.names (list "auto" "api")) -}}
 {{- $said = append $said "rbac.create is off: unless the ServiceAccount may list and watch pods, their labels and controllers are not known." -}}
 {{- end -}}

@@ -82,8 +82,17 @@ destroy_collector() { # COMPONENT THE-OTHER
   elif collects "$2"; then
     "$HELM" upgrade "$COLLECTOR" "$CHART" --namespace "$COLLECTOR_NAMESPACE" --reuse-values --set "$1.enabled=false"
   else
-    remove "$COLLECTOR" "$COLLECTOR_NAMESPACE"
+    remove_collector
   fi
+}
+
+remove_collector() {
+  remove "$COLLECTOR" "$COLLECTOR_NAMESPACE"
+  cat <<'END'
+A CronJob leaves its last file on the nodes, which node_exporter goes on telling. This deletes it:
+  kubectl get nodes -o name | xargs -I@ kubectl debug @ --image=busybox -- sh -c \
+    'rm -f /host/var/lib/node_exporter/textfile_collector/gpu_processes.prom /host/var/lib/node_exporter/textfile_collector/gpu_sessions.prom'
+END
 }
 
 say_what_stays() {
@@ -109,7 +118,7 @@ sync() {
 destroy() {
   case $1 in
     '')
-      remove "$COLLECTOR" "$COLLECTOR_NAMESPACE"
+      remove_collector
       remove "$EXPORTER" "$EXPORTER_NAMESPACE"
       say_what_stays
       ;;

@@ -226,9 +226,12 @@ def test_nothing_is_warned_of_by_default() -> None:
     assert "Nothing scrapes it yet" not in notes(MATRIX["monitoring"])
 
 
-def test_the_command_that_deletes_the_books_is_printed_where_there_are_books() -> None:
+def test_the_commands_that_delete_what_stays_on_the_nodes_are_printed() -> None:
     assert "rm -rf /host/var/lib/gpuledger" in notes()
     assert "rm -rf /host/books" in notes({"state": {"dir": "/books"}})
+    left = "rm -f /host/var/lib/node_exporter/textfile_collector/gpu_sessions.prom"
+    assert left in notes(MATRIX["session monitoring"])
+    assert "rm -f " not in notes({"mode": "collect"})
     for values in (CRONJOB, {"state": {"dir": ""}}, MATRIX["simulator"]):
         assert "rm -rf" not in notes(values)
 

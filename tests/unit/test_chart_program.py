@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import CHART, MANIFESTS, MATRIX, containers, files, of_kind, pod_specs, program, render
+from chart import CHART, MANIFESTS, MATRIX, containers, files, of_kind, pod_specs, program, render, settings
 from gpuledger.cli.flags import parse, parser
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import COLLECT, EVERYTHING, NODE
@@ -142,6 +142,13 @@ def test_books_are_kept_on_the_node_but_not_by_who_looks_once(tmp_path: Path) ->
         for mode in ("daemonset", "collect", "cronjob")
     }
     assert where == {"daemonset": "/var/lib/gpuledger", "collect": "/var/lib/gpuledger", "cronjob": "none"}
+
+
+def test_from_the_host_nvidia_smi_is_found_where_it_is_mounted() -> None:
+    values = {"source": "smi", "gpuAccess": {"mode": "host"}}
+    command = settings(values)["nvidia_smi"]["command"]
+    assert command in [mount["mountPath"] for mount in program(values)["volumeMounts"]]
+    assert "nvidia_smi" not in settings({"source": "smi"})
 
 
 def test_users_of_the_image_are_not_told_as_users_of_the_node() -> None:

@@ -62,6 +62,9 @@ textfile.every: textfile.every
 {{- if $v.dcgm.collectors -}}
 {{- $_ := set $made "dcgm" (dict "collectors" "/etc/gpuledger/config/collectors.csv") -}}
 {{- end -}}
+{{- if and (include "gpuledger.onHost" .) (eq $v.source "smi") -}}
+{{- $_ := set $made "nvidia_smi" (dict "command" "/usr/local/nvidia/bin/nvidia-smi") -}}
+{{- end -}}
 {{- toYaml (mustMergeOverwrite $made (deepCopy $v.config)) -}}
 {{- end -}}
 

@@ -18,7 +18,6 @@
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
 {{- else }}
 - {name: LD_LIBRARY_PATH, value: /usr/local/nvidia/lib64}
-- {name: PATH, value: "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 {{- end }}
 {{- end }}
 {{- end -}}

@@ -109,7 +109,7 @@ nodeAffinity:
   imagePullPolicy: {{ $v.image.pullPolicy }}
   command: [sh, -c]
   args:
-    - nvidia-smi -am 1 || echo "accounting mode is not on for every GPU (see above); the exporter starts without"
+    - PATH="/usr/local/nvidia/bin:$PATH"; nvidia-smi -am 1 || echo "accounting mode is not on for every GPU (see above); the exporter starts without"
   env:
     {{- include "gpuledger.gpuEnv" . | trim | nindent 4 }}
   # The driver lets nobody without SYS_ADMIN turn it on.

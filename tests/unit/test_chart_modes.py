@@ -192,7 +192,6 @@ WARNINGS: list[tuple[str, Any, str]] = [
     ),
     ("personal data", {"web": {"page": "full"}}, "personal data"),
     ("no rights", {"rbac": {"create": False}}, "rbac.create is off"),
-    ("count", {"gpu": {"count": 8}}, "set rules.enabled"),
     (
         "no certificate",
         {"web": {"scheme": "https"}, "podMonitor": {"enabled": True}},

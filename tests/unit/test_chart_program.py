@@ -71,6 +71,12 @@ def test_it_refuses_what_it_does_not_know(tmp_path: Path) -> None:
         taken(program(values), config_of(made), tmp_path)
 
 
+def test_the_count_is_checked_by_the_program(tmp_path: Path) -> None:
+    for values in (MATRIX["devices"], {**MATRIX["both"], "gpu": {"count": 8}}):
+        assert taken(program(values), config_of(render(values)), tmp_path)["gpu_count"] == 8
+    assert "gpu_count" not in taken(program(), config_of(render()), tmp_path)
+
+
 def test_devices_become_the_flag_and_the_programs_setting(tmp_path: Path) -> None:
     values = MATRIX["devices"]
     assert "--devices=0,3,GPU-5c1b8e8e" in program(values)["args"]

@@ -5,6 +5,9 @@
 {{- if ne .v.source "auto" }}
 - {{ printf "--source=%s" .v.source | quote }}
 {{- end }}
+{{- with int .v.gpu.count }}
+- --gpu-count={{ . }}
+{{- end }}
 {{- with .v.gpu.devices }}
 - {{ printf "--devices=%s" (include "gpuledger.joined" .) | quote }}
 {{- end }}

@@ -4,6 +4,7 @@ listen_address: port or extraPorts
 metrics_path: metricsPath
 source: source
 devices: gpu.devices
+gpu_count: gpu.count
 state_dir: state.dir
 passwd_file: host.passwdFile
 web.config.file: web.config or web.existingSecret

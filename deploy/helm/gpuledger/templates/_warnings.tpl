@@ -55,9 +55,6 @@
 {{- if and $v.hostAccess (not (get $v.hostAccess "hostPID")) -}}
 {{- $said = append $said "hostAccess is not used; hostPID decides whether the node's pids are seen." -}}
 {{- end -}}
-{{- if and $v.gpu.count (not $v.rules.enabled) -}}
-{{- $said = append $said (printf "gpu.count %d is looked at by an alert: set rules.enabled to have it." (int $v.gpu.count)) -}}
-{{- end -}}
 {{- if ne (toString .Values.valuesVersion) .Chart.Version -}}
 {{- $said = append $said (printf "the values are of another chart version (%s); what is new in %s has its default." (default "unknown" .Values.valuesVersion) .Chart.Version) -}}
 {{- end -}}

@@ -18,6 +18,7 @@ from cluster.dockerfile import Builder, Stage, locked
 from cluster.ledger import Ledger, ledger
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
+from cluster.release import GPU_LABEL
 
 HERE = Path(__file__).parent
 PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
@@ -90,6 +91,15 @@ def controllers(binaries: Path, control_plane: ControlPlane, folder: Path) -> It
     """With them, pods on nodes that do not exist are swept away: other tests make such."""
     with control_plane.controllers(binaries, folder / "logs"):
         yield
+
+
+@pytest.fixture(scope="module")
+def gpu_node(node: Node, controllers: None, control_plane: ControlPlane) -> Iterator[Node]:
+    """The node as a GPU Operator would have labelled it."""
+    path = f"api/v1/nodes/{node.name}"
+    control_plane.admin.call("PATCH", path, {"metadata": {"labels": GPU_LABEL}})
+    yield node
+    control_plane.admin.call("PATCH", path, {"metadata": {"labels": dict.fromkeys(GPU_LABEL)}})
 
 
 @pytest.fixture

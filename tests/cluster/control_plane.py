@@ -126,7 +126,12 @@ class ControlPlane:
         kubeconfig = self.kubeconfig(self.admin.token)
         accounts = f"--service-account-private-key-file={self.folder / 'accounts.key'}"
         flags = {
-            "kube-controller-manager": [accounts, f"--root-ca-file={self.ca_file}"],
+            "kube-controller-manager": [
+                accounts,
+                f"--root-ca-file={self.ca_file}",
+                # Nodes that are only in the API stay as they say they are.
+                "--node-monitor-grace-period=1h",
+            ],
             "kube-scheduler": [],
         }
         with ExitStack() as running:
@@ -144,7 +149,8 @@ class ControlPlane:
                     *more,
                 ]
                 healthy = partial(self._is_healthy, address)
-                running.callback(Daemon(name, command, logs, ready=healthy).start().stop)
+                daemon = Daemon(name, command, logs, ready=healthy, ends_by=SIGKILL)
+                running.callback(daemon.start().stop)
             yield
 
     def start(self) -> None:
@@ -194,6 +200,13 @@ class ControlPlane:
         """What this user has asked for, oldest first."""
         events = [json.loads(line) for line in self.audit_file.read_text().splitlines() if line.endswith("}")]
         return [event for event in events if event["user"]["username"] == user]
+
+    def kubectl(self, *command: str) -> str:
+        """What it says, as an administrator."""
+        words = ["kubectl", f"--kubeconfig={self.kubeconfig(self.admin.token)}", *command]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
+        return done.stdout
 
     def kubeconfig(self, token: str) -> Path:
         file = self.folder / "kubeconfig"

@@ -37,7 +37,7 @@ class Helm:
         self._config.rollback(self.name, version=revision, wait="legacy", timeout=_PATIENCE)
 
     def uninstall(self) -> None:
-        self._config.uninstall(self.name, ignore_not_found=True, wait="legacy", timeout=_PATIENCE)
+        self._config.uninstall(self.name, ignore_not_found=True)
 
     def history(self) -> list[str]:
         """What became of each revision, oldest first."""

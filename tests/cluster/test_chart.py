@@ -16,7 +16,7 @@ from cluster.control_plane import ControlPlane, Json
 from cluster.helm import CHART, Helm, rendered
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods, container, pod, process_of
-from cluster.release import GPU_LABEL, Driver, Page, node_values
+from cluster.release import Driver, Page, node_values
 from running import prometheus, wait_until
 
 # As document 001 calls them.
@@ -60,15 +60,6 @@ class Installed:
             return told == [found["metadata"]["generation"], 1, 1]
 
         wait_until(ready, "the DaemonSet's pod to be ready")
-
-
-@pytest.fixture(scope="module")
-def gpu_node(node: Node, controllers: None, control_plane: ControlPlane) -> Iterator[Node]:
-    """The node as a GPU Operator would have labelled it."""
-    path = f"api/v1/nodes/{node.name}"
-    control_plane.admin.call("PATCH", path, {"metadata": {"labels": GPU_LABEL}})
-    yield node
-    control_plane.admin.call("PATCH", path, {"metadata": {"labels": dict.fromkeys(GPU_LABEL)}})
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs dashboards bench clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards bench clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -45,6 +45,9 @@ format: $(VENV)/.dev     ## rewrite the code as ruff wants it
 
 docs: $(VENV)/.dev       ## write docs/metrics.md anew from the catalogue
 	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
+
+site: $(VENV)/.dev       ## build the documentation's site: build/site/index.html
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 
 dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/grafana/make
 	$(BIN)/python -B deploy/grafana/make

@@ -100,6 +100,11 @@ def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += "\n\n" + navigation(set(app.project.docnames)) + "\n"
 
 
+def read_again(*_: object) -> list[str]:
+    """The front page has the side bar, which changes with any page that comes or goes."""
+    return [root_doc]
+
+
 def leave_the_repository(app: Sphinx, doctree: nodes.document) -> None:
     """Links to folders of the repository, and to pages outside of docs: the site has neither.
 
@@ -122,6 +127,7 @@ def _replace(link: nodes.Element, other: nodes.Element) -> None:
 
 def setup(app: Sphinx) -> None:
     """What Sphinx calls."""
+    app.connect("env-get-outdated", read_again)
     app.connect("source-read", add_navigation)
     # Before Sphinx gathers what is to be downloaded.
     app.connect("doctree-read", leave_the_repository, priority=400)

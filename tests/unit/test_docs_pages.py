@@ -20,6 +20,7 @@ from documentation import DOCS, NAMES, PAGES, ROOT, markdown
 from gpuledger.cli.main import COMMANDS
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DialectSettings
+from gpuledger.sources.simulator.reader import parse
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 PICTURES = sorted((DOCS / "pictures").glob("*.svg"))
@@ -31,8 +32,15 @@ CALL = re.compile(
 )
 # In a page of a cluster's own parts these are told by another program than the node's.
 ELSEWHERE = ("gpuledger_agent_", "gpuledger_operator_")
-# The volumes of the compose stack are called so.
-NO_FAMILY = {"gpuledger_ledger", "gpuledger_prometheus", "gpuledger_grafana"}
+NO_FAMILY = {
+    # Volumes of the compose stack.
+    "gpuledger_ledger",
+    "gpuledger_prometheus",
+    "gpuledger_grafana",
+    # Families that only the other exporter has.
+    "gpu_process_start_time_seconds",
+    "my_gpu_process_gpu_process_count",
+}
 FAMILY = re.compile(
     r"(?<![\w:/-])(?:gpuledger|my_gpu_process|gpu_process|gpu_session|gpu_total)_[a-z0-9_]+(?![\w:]*:)"
 )
@@ -129,6 +137,13 @@ def test_a_family_that_is_named_is_in_the_catalogue(page: Path) -> None:
             assert any(one.startswith(name) for one in told), f"{name}...: no family begins so"
         else:
             assert name in told, f"{name}: not in `gpuledger metrics`"
+
+
+@each_page
+def test_a_scenario_can_be_simulated(page: Path) -> None:
+    for block in markdown(page).blocks:
+        if re.search(r"^gpus:$", block, re.MULTILINE):
+            assert parse(block, "of the page").gpus
 
 
 def code(page: Path) -> Iterator[str]:

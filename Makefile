@@ -34,20 +34,20 @@ e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes nod
 	$(SUDO) $(BIN)/python -B -m pytest -p no:cacheprovider tests/cluster
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules
-	$(BIN)/ruff check src tests benchmarks deploy
-	$(BIN)/ruff format --check src tests benchmarks deploy
+	$(BIN)/ruff check src tests benchmarks deploy docs
+	$(BIN)/ruff format --check src tests benchmarks deploy docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.dev     ## rewrite the code as ruff wants it
-	$(BIN)/ruff check --fix src tests benchmarks deploy
-	$(BIN)/ruff format src tests benchmarks deploy
+	$(BIN)/ruff check --fix src tests benchmarks deploy docs
+	$(BIN)/ruff format src tests benchmarks deploy docs
 
 docs: $(VENV)/.dev       ## write docs/metrics.md anew from the catalogue
 	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
 
 site: $(VENV)/.dev       ## build the documentation's site: build/site/index.html
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -E -a -b html docs build/site
 
 dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/grafana/make
 	$(BIN)/python -B deploy/grafana/make

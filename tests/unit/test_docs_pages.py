@@ -44,6 +44,8 @@ NO_FAMILY = {
 FAMILY = re.compile(
     r"(?<![\w:/-])(?:gpuledger|my_gpu_process|gpu_process|gpu_session|gpu_total)_[a-z0-9_]+(?![\w:]*:)"
 )
+SELECTOR = re.compile(r"(?<![\w:])([a-zA-Z_]\w*)\{([^{}]*)\}")
+OF_A_SCRAPE = {"instance", "job", "node", "cluster"}
 ENDINGS = ("", "_bucket", "_sum", "_count")
 
 
@@ -140,6 +142,18 @@ def test_a_family_that_is_named_is_in_the_catalogue(page: Path) -> None:
 
 
 @each_page
+def test_a_label_that_is_named_is_one_of_its_family(page: Path) -> None:
+    for name, matchers in SELECTOR.findall("\n".join(code(page))):
+        if name in labels():
+            unknown = (
+                set(re.findall(r"(\w+)(?==|!=)", re.sub(r'"[^"]*"', "", matchers)))
+                - labels()[name]
+                - OF_A_SCRAPE
+            )
+            assert not unknown, f"{name} has no label {unknown}"
+
+
+@each_page
 def test_a_scenario_can_be_simulated(page: Path) -> None:
     for block in markdown(page).blocks:
         if re.search(r"^gpus:$", block, re.MULTILINE):
@@ -186,6 +200,16 @@ def families(text: str) -> Iterator[str]:
 def catalogue() -> frozenset[str]:
     specs = chain.from_iterable(dialect.specs for dialect in dialects(DialectSettings(), "0").values())
     return frozenset(f"{spec.name}{ending}" for spec in specs for ending in ENDINGS)
+
+
+@cache
+def labels() -> dict[str, set[str]]:
+    """The labels of each family, whichever dialect tells it."""
+    found: dict[str, set[str]] = {}
+    for dialect in dialects(DialectSettings(), "0").values():
+        for spec in dialect.specs:
+            found.setdefault(spec.name, set()).update(spec.labels)
+    return found
 
 
 def _inside(page: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What pages tell people to give to Prometheus, given to promtool and to one that scrapes the simulated node."""
+"""What pages tell people to give to Prometheus, given to it while it scrapes the simulated node."""
 
 from __future__ import annotations
 

@@ -145,12 +145,14 @@ def test_a_family_that_is_named_is_in_the_catalogue(page: Path) -> None:
 def test_a_label_that_is_named_is_one_of_its_family(page: Path) -> None:
     for name, matchers in SELECTOR.findall("\n".join(code(page))):
         if name in labels():
-            unknown = (
-                set(re.findall(r"(\w+)(?==|!=)", re.sub(r'"[^"]*"', "", matchers)))
-                - labels()[name]
-                - OF_A_SCRAPE
-            )
+            unknown = label_names(matchers) - labels()[name] - OF_A_SCRAPE
             assert not unknown, f"{name} has no label {unknown}"
+
+
+def test_labels_are_found_as_people_write_them() -> None:
+    written = 'pid="1",gpu=~"0|1", pod!="a=b{}",command!~"x",...'
+    assert label_names(written) == {"pid", "gpu", "pod", "command"}
+    assert labels()["gpu_process_count"] == {"gpu"}
 
 
 @each_page
@@ -188,6 +190,10 @@ def flags_of(command: str) -> frozenset[str]:
     with redirect_stdout(shown), pytest.raises(SystemExit):
         import_module(f"gpuledger.cli.{command}").run(["--help"])
     return frozenset(re.findall(r"(?<![\w-])--?[A-Za-z][\w.-]*", shown.getvalue()))
+
+
+def label_names(matchers: str) -> set[str]:
+    return set(re.findall(r"(\w+)(?=!?[=~])", re.sub(r'"[^"]*"', "", matchers)))
 
 
 def families(text: str) -> Iterator[str]:

@@ -70,6 +70,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_use_index = False
 html_show_sourcelink = False

@@ -1,4 +1,4 @@
-"""What the documentation says of the program: commands, flags, families, labels and scenarios that there are."""
+"""What the documentation says of the program: commands, flags, families, labels, scenarios that there are."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards bench clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests bench clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -51,6 +51,12 @@ site: $(VENV)/.dev       ## build the documentation's site: build/site/index.htm
 
 dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/grafana/make
 	$(BIN)/python -B deploy/grafana/make
+
+chart: $(VENV)/.run      ## write what deploy/helm/gpuledger has from elsewhere: schema, README's values, dashboards, rules
+	$(BIN)/python -B deploy/helm/make
+
+manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew from the chart
+	$(BIN)/python -B deploy/helm/make/manifests.py
 
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md

@@ -32,8 +32,9 @@ from gpuledger.model.page import Dialect, MapHealth, Page
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
+from gpuledger.node.census import Census
 from gpuledger.node.loop import Namer, Node
-from gpuledger.node.settings import ControlSettings, NodeSettings
+from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings
 from gpuledger.outputs.addresses import Address
 from gpuledger.outputs.health import health_routes
 from gpuledger.outputs.pages import PageStore
@@ -213,7 +214,10 @@ def assemble_parts(
                 store.close()
             raise
 
+    census = Census(build(CensusSettings, values).expected)
+
     def publish(page: Page) -> None:
+        census.take(page.snapshot)
         # After the books: what another program says is late, and not for them.
         parts.pages.publish(page if profiling is None else profiling.added_to(page))
         published()

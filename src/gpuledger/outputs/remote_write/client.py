@@ -11,8 +11,8 @@ from gpuledger import __version__
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
+from gpuledger.outputs.remote_write.access import Access
 from gpuledger.outputs.remote_write.connection import Answer, BrokenOff, Connection
-from gpuledger.outputs.remote_write.secrets import Secrets
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
         self._settings = settings
-        self._secrets = Secrets(settings, clock)
+        self._access = Access(settings, clock)
         parts = urlsplit(settings.url)
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -53,8 +53,8 @@ class Client:
     async def connect(self) -> tuple[Connection, int]:
         """A new connection, and the generation of the secrets that it was made with."""
         loop = asyncio.get_running_loop()
-        context = self._secrets.context
-        generation = self._secrets.generation
+        context = self._access.context
+        generation = self._access.generation
         name = (self._settings.tls.server_name or self._host) if self._secure else None
         try:
             _, connection = await loop.create_connection(
@@ -90,11 +90,11 @@ class Client:
 
     async def _post(self, line: Line, body: bytes) -> Answer:
         try:
-            self._secrets.look()
+            self._access.look()
         except GpuledgerError as error:
             raise Unreachable("credentials", str(error)) from None
-        headers = (*self._fixed, *self._secrets.headers, ("Content-Length", str(len(body))))
-        connection = await line.get(self._secrets.generation)
+        headers = (*self._fixed, *self._access.headers, ("Content-Length", str(len(body))))
+        connection = await line.get(self._access.generation)
         fresh = connection.requests == 0
         try:
             return await connection.ask(self._target, headers, body)
@@ -103,7 +103,7 @@ class Client:
             if fresh or not error.unanswered:
                 raise
             line.close()
-            connection = await line.get(self._secrets.generation)
+            connection = await line.get(self._access.generation)
             return await connection.ask(self._target, headers, body)
 
 

@@ -183,7 +183,7 @@ class Sender:
         """Send once; answers what is final: taken, or refused for good. None: not now."""
         await self._opened()
         samples = sum(item.record.samples for item in part)
-        body = joined(item.record for item in part)
+        body = joined([item.record for item in part])
         began = self._clock.elapsed()
         try:
             answer = await self._client.post(line, body)

@@ -100,7 +100,7 @@ class ScriptedReceiver:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 lines = [line.partition(": ") for line in head.split("\r\n")[:-2]]
                 headers = {name.lower(): value for name, _, value in lines[1:]} | {
-                    "": lines[0][0] + lines[0][2]
+                    "": head.partition("\r\n")[0]
                 }
                 body = await reader.readexactly(int(headers["content-length"]))
                 post = Post(headers, body, number)
@@ -118,6 +118,9 @@ class ScriptedReceiver:
                 writer.write(f"HTTP/1.1 {status}\r\n{extra}{length}\r\n{text}".encode())
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except RuntimeError:
+            # A script has closed our half: nothing is answered.
             pass
         finally:
             writer.close()

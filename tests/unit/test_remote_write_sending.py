@@ -62,7 +62,7 @@ def test_a_request_is_what_remote_write_1_0_asks_for(tmp_path: Path) -> None:
             await emptied(here)
         (post,) = there.posts
         assert post.headers == {
-            "": "POST/api/v1/write HTTP/1.1",
+            "": "POST /api/v1/write HTTP/1.1",
             "host": f"127.0.0.1:{there.port}",
             "user-agent": f"gpuledger/{__version__}",
             "content-type": "application/x-protobuf",
@@ -85,7 +85,7 @@ def test_blocks_are_gathered_until_there_are_enough_or_the_first_has_waited(tmp_
         ):
             for number in range(10):
                 here.accept(block(1, number, samples=10))
-            await until(lambda: len(there.posts) == 2, "two full requests")
+            await until(lambda: one(here).sent_samples == 80, "two full requests")
             assert one(here).queued_samples == 20
             await emptied(here)
         assert [len(post.samples) for post in there.posts] == [40, 40, 20]
@@ -135,7 +135,7 @@ def test_a_dead_receiver_does_not_hold_up_another(tmp_path: Path) -> None:
             dead = settings(f"http://127.0.0.1:{free_port()}/", "dead")
             async with sending(tmp_path, dead, settings(alive.url, "alive")) as here:
                 feed(here, 2, range(5))
-                await until(lambda: len(alive.taken) == 10, "the living one to get all")
+                await until(lambda: here.state()[1].sent_samples == 10, "the living one to get all")
                 assert [state.queued_samples for state in here.state()] == [10, 0]
 
     run(test)
@@ -375,7 +375,7 @@ def test_a_receiver_that_resets_in_the_middle_of_a_request_is_asked_anew(tmp_pat
             for number in range(3):
                 here.accept(block(1, number, padding=100_000))
             await emptied(here)
-        assert there.taken == everything(1, 3) or [n for _, n in there.taken] == [0, 1, 2]
+        assert there.taken == [(1, 0), (1, 1), (1, 2)]
 
     run(test)
 
@@ -398,7 +398,8 @@ def test_a_connection_that_the_receiver_closed_while_idle_costs_no_failure(tmp_p
                 # Half of it alone: it would still read what we send, and never answer.
                 writers[-1].write_eof()
             assert one(here).requests == {"2xx": 5}
-        assert there.taken == everything(1, 0) + [(1, number) for number in range(5)]
+        # What reached it before we heard of the end was sent once more.
+        assert list(dict.fromkeys(there.taken)) == [(1, number) for number in range(5)]
 
     run(test)
 

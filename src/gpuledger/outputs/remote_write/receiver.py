@@ -135,7 +135,9 @@ class Receiver:
         last: list[Item] = []
         while taken and taken[-1].volatile:
             last.insert(0, taken.pop())
-        self._queue.drop([item for item in taken if item.volatile], STOPPED)
+        for item in taken:
+            if reason := STOPPED if item.volatile else self._queue.unwanted(item):
+                self._queue.drop([item], reason)
         return last
 
     async def _tend(self) -> None:

@@ -162,7 +162,7 @@ class Sender:
         """
         parts: list[Sequence[Item]] = [lane.batch(self._most)]
         while parts:
-            part = self._without_expired(lane, parts.pop())
+            part = self._still_wanted(lane, parts.pop())
             if not part:
                 continue
             answer = await self._send(line, part)
@@ -231,12 +231,12 @@ class Sender:
         self._queue.drop(part, state.REJECTED)
         self._forget(lane, part)
 
-    def _without_expired(self, lane: Lane, part: Sequence[Item]) -> Sequence[Item]:
+    def _still_wanted(self, lane: Lane, part: Sequence[Item]) -> Sequence[Item]:
         first = 0
-        while first < len(part) and self._queue.expired(part[first].record):
+        while first < len(part) and (reason := self._queue.unwanted(part[first])):
+            self._queue.drop(part[first : first + 1], reason)
             first += 1
         if first:
-            self._queue.drop(part[:first], state.AGE)
             self._forget(lane, part[:first])
         return part[first:]
 

@@ -274,3 +274,80 @@ def test_opening_a_long_queue_reads_the_ends_of_its_files_alone(tmp_path: Path, 
     first.write_bytes(content)
     again = opened(tmp_path, clock)
     assert (again.blocks, again.torn_tails, again.corrupt_records) == (40, 0, 0)
+
+
+@pytest.fixture
+def no_disk(tmp_path: Path, clock: HandClock) -> Queue:
+    """A queue whose folder somebody has taken away: no file can be made in it."""
+    queue = opened(tmp_path / "queue", clock)
+    (tmp_path / "queue" / "position").unlink()
+    (tmp_path / "queue").rmdir()
+    return queue
+
+
+def test_what_the_disk_does_not_take_waits_in_memory_and_comes_out_in_order(
+    no_disk: Queue, clock: HandClock
+) -> None:
+    for count in range(5):
+        assert no_disk.put(record(0, count, clock), through=True) is None
+    assert (no_disk.blocks, no_disk.disk_bytes) == (5, 0)
+    assert no_disk.memory_bytes > 0
+    assert [(number(item), item.volatile) for item in rest(no_disk)] == [(count, True) for count in range(5)]
+    assert no_disk.memory_bytes == 0
+
+
+def test_of_what_waits_in_memory_the_oldest_go_when_there_is_too_much(
+    no_disk: Queue, clock: HandClock
+) -> None:
+    for count in range(20):
+        no_disk.put(record(0, count, clock, 500), through=False)
+        assert no_disk.memory_bytes <= LIMITS.memory_bytes
+    left = [number(item) for item in rest(no_disk)]
+    assert left == list(range(20 - len(left), 20))
+    assert no_disk.dropped["disk_full"] == 20 - len(left) > 0
+
+
+def test_a_disk_that_takes_something_again_gets_what_waited_first(
+    no_disk: Queue, tmp_path: Path, clock: HandClock
+) -> None:
+    for count in range(3):
+        no_disk.put(record(0, count, clock), through=False)
+    (tmp_path / "queue").mkdir()
+    clock.now = 2.0
+    no_disk.put(record(0, 3, clock), through=False)
+    assert no_disk.memory_bytes == 0
+    assert [(number(item), item.volatile) for item in rest(no_disk)] == [(count, False) for count in range(4)]
+
+
+def test_what_still_waits_in_memory_at_the_end_is_counted_as_lost(
+    no_disk: Queue, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for count in range(3):
+        no_disk.put(record(0, count, clock), through=False)
+    first = no_disk.next()
+    assert first is not None
+    no_disk.close([first])
+    assert (no_disk.blocks, no_disk.dropped["stopped"]) == (0, 3)
+    assert "3 samples that the disk did not take are lost with this stop" in caplog.text
+
+
+def test_what_waited_in_memory_is_written_at_the_end_if_the_disk_takes_it_then(
+    no_disk: Queue, tmp_path: Path, clock: HandClock
+) -> None:
+    for count in range(3):
+        no_disk.put(record(0, count, clock), through=False)
+    first = no_disk.next()
+    assert first is not None
+    (tmp_path / "queue").mkdir()
+    no_disk.close([first])
+    assert [number(item) for item in rest(opened(tmp_path / "queue", clock))] == [0, 1, 2]
+
+
+def test_what_came_out_of_a_dropped_segment_is_not_wanted_any_more(tmp_path: Path, clock: HandClock) -> None:
+    queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10))
+    items = [queue.put(record(0, count, clock, 1000), through=True) for count in range(200)]
+    wanted = [number(item) for item in items if item is not None and not queue.unwanted(item)]
+    gone = {queue.unwanted(item) for item in items if item is not None} - {""}
+    assert wanted == list(range(200 - len(wanted), 200))
+    assert 60 < len(wanted) < 120
+    assert gone == {"queue_bytes"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from typing import Final
 from urllib.parse import urlsplit
@@ -136,5 +137,8 @@ def told(body: bytes) -> str:
 
 
 def _reason(error: OSError) -> str:
-    # With several addresses asyncio sums up in a text of its own.
-    return error.strerror if error.strerror and error.errno and error.errno > 0 else str(error)
+    # Asyncio's own texts, by address or for several at once, say less than the number does; a resolver's
+    # numbers are below zero.
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return clean_name(error.strerror or str(error), _LONGEST)

@@ -218,14 +218,13 @@ class Sender:
         newest = max(item.record.newest for item in part) / 1000
         counts.newest_sent = max(newest, counts.newest_sent or newest)
         counts.last_success = self._clock.unix()
-        if counts.failing:
-            self._sayings.over("failing", "samples are taken again")
-        counts.failing = False
+        self._answered()
         self._queue.delivered(part)
         self._forget(lane, part)
 
     def _refuse(self, lane: Lane, part: Sequence[Item], answer: Answer) -> None:
         self._counts.requests[str(answer.status)] += 1
+        self._answered()
         self._error(_words(answer))
         self._sayings.say(f"refused {answer.status}", f"{_words(answer)}; what it is about is dropped")
         self._queue.drop(part, state.REJECTED)
@@ -255,6 +254,11 @@ class Sender:
         counts.failing = True
         self._error(why)
         self._sayings.say("failing", f"{why}; what is queued is sent again later")
+
+    def _answered(self) -> None:
+        if self._counts.failing:
+            self._counts.failing = False
+            self._sayings.over("failing", "it answers again")
 
     def _error(self, why: str) -> None:
         self._counts.last_error = why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -38,6 +39,8 @@ class Client:
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or _PORTS[parts.scheme]
+        # Seconds after which a name's next address is tried beside the one that does not answer.
+        self._between_addresses = None if _is_address(self._host) else 0.25
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._fixed = (
             ("Host", parts.netloc.rpartition("@")[2]),
@@ -64,7 +67,7 @@ class Client:
                 self._port,
                 ssl=context if self._secure else None,
                 server_hostname=name,
-                happy_eyeballs_delay=0.25,
+                happy_eyeballs_delay=self._between_addresses,
             )
         except ssl.SSLCertVerificationError as error:
             raise Unreachable("tls", f"its certificate is not believed: {error.verify_message}") from None
@@ -134,6 +137,14 @@ class Line:
 def told(body: bytes) -> str:
     """What an answer's body says, as a piece of one line."""
     return clean_name(" ".join(body.decode("utf-8", "replace").split()), _LONGEST)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _reason(error: OSError) -> str:

@@ -100,7 +100,9 @@ def test_a_password_file_that_changes_is_read_anew_and_one_that_is_gone_sends_no
 
 def test_no_secret_is_in_the_log_or_the_state(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        there = ScriptedReceiver(lambda post: "401 No")
+        there = ScriptedReceiver(
+            lambda post: "401 No", body="refused: Basic bWU6aHVudGVyMg== (me:hunter2), X-Key: hunter2"
+        )
         async with receiving(there):
             login = Login("Basic", Secret("hunter2"), Secret("me"))
             target = settings(
@@ -109,6 +111,9 @@ def test_no_secret_is_in_the_log_or_the_state(tmp_path: Path, caplog: pytest.Log
             async with sending(tmp_path, target) as here:
                 here.accept(block(1, 1))
                 await until(lambda: here.state()[0].dropped["rejected"], "a refusal")
+                assert here.state()[0].last_error == (
+                    "it answers 401: refused: <hidden> (me:<hidden>), X-Key: <hidden>"
+                )
                 assert "hunter2" not in repr(here.state()) + repr(target.login) + caplog.text
 
     run(test)

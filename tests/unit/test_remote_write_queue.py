@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,6 +41,14 @@ def rest(queue: Queue) -> Iterator[Item]:
 
 def number(item: Item) -> int:
     return item.record.newest - 1_795_000_000_000
+
+
+def kill(queue: Queue) -> None:
+    """What the kernel does for a process that is killed: files are closed, and nothing is written."""
+    queue._reader.close()
+    for handle in (queue._positions._handle, queue._segments._handle, *queue._segments._unsynced):
+        if handle >= 0:
+            os.close(handle)
 
 
 class Shards:
@@ -110,6 +119,8 @@ def test_nothing_is_lost_or_out_of_order_whatever_is_killed_and_resharded(
         else:
             if what == "restart":
                 queue.close()
+            else:
+                kill(queue)
             queue = opened(folder, clock, limits)
             shards = Shards(queue, one)
         # Nothing that was told to be done comes back, so the queue knows what is in it.
@@ -351,3 +362,25 @@ def test_what_came_out_of_a_dropped_segment_is_not_wanted_any_more(tmp_path: Pat
     assert wanted == list(range(200 - len(wanted), 200))
     assert 60 < len(wanted) < 120
     assert gone == {"queue_bytes"}
+
+
+def test_what_was_written_is_brought_to_the_disk_once(tmp_path: Path, clock: HandClock) -> None:
+    queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10))
+    assert queue.sync_job() is None
+    for count in range(60):
+        queue.put(record(0, count, clock, 1000), through=False)
+    job = queue.sync_job()
+    assert job is not None
+    job()
+    assert queue.sync_job() is None
+
+
+def test_with_no_interval_the_kernel_decides_when_and_no_file_stays_open(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10, sync_interval=0.0))
+    for count in range(200):
+        queue.put(record(0, count, clock, 1000), through=False)
+    assert queue.sync_job() is None
+    names = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    assert sorted(Path(name).suffix for name in names if name.startswith(str(tmp_path))) == ["", ".blocks"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ssl
+from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.outputs.remote_write.secrets import Watched, authorization, line_of
+from gpuledger.outputs.remote_write.secrets import Watched, authorization, line_of, text_of
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
 from gpuledger.outputs.remote_write.tls import tls_context
+
+# What is shorter is a word like any other: `team`, a user's name.
+_TELLING: Final = 6
 
 
 class Access:
@@ -23,6 +27,7 @@ class Access:
         secrets = [tls.ca, tls.certificate, tls.key, *(secret for _, secret in settings.headers)]
         self._watched = Watched([*secrets, *((login.user, login.credentials) if login else ())], clock)
         self._trouble: GpuledgerError | None = None
+        self._hidden: tuple[str, ...] = ()
         self.headers: tuple[tuple[str, str], ...] = ()
         self.context: ssl.SSLContext | None = None
         self.generation = 0
@@ -42,11 +47,24 @@ class Access:
         if self._trouble is not None:
             raise self._trouble
 
+    def hide(self, text: str) -> str:
+        """The text without what we showed: proxies like to quote a request that they refuse."""
+        for secret in self._hidden:
+            text = text.replace(secret, "<hidden>")
+        return text
+
     def _read(self) -> None:
         settings = self._settings
         found = [(name, line_of(secret, f"header {name}")) for name, secret in settings.headers]
         if settings.login is not None:
             found.append(("Authorization", authorization(settings.login)))
         self.headers = tuple(found)
+        secrets = [value for _, value in found]
+        if settings.login is not None:
+            secrets += [
+                secrets[-1].partition(" ")[2],
+                text_of(settings.login.credentials, "password").strip(),
+            ]
+        self._hidden = tuple(secret for secret in secrets if len(secret) >= _TELLING)
         if settings.url.startswith("https:"):
             self.context = tls_context(settings.tls)

@@ -54,6 +54,10 @@ class Client:
         """A connection of its own, made when it is needed and anew whenever it broke."""
         return Line(self)
 
+    def told(self, body: bytes) -> str:
+        """What an answer's body says, as a piece of one line, without our own secrets."""
+        return clean_name(self._access.hide(" ".join(body.decode("utf-8", "replace").split())), _LONGEST)
+
     async def connect(self) -> tuple[Connection, int]:
         """A new connection, and the generation of the secrets that it was made with."""
         loop = asyncio.get_running_loop()
@@ -132,11 +136,6 @@ class Line:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def told(body: bytes) -> str:
-    """What an answer's body says, as a piece of one line."""
-    return clean_name(" ".join(body.decode("utf-8", "replace").split()), _LONGEST)
 
 
 def _is_address(host: str) -> bool:

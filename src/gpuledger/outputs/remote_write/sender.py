@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger.model.source import Clock
 from gpuledger.outputs.remote_write import state
-from gpuledger.outputs.remote_write.client import Client, Line, Unreachable, told
+from gpuledger.outputs.remote_write.client import Client, Line, Unreachable
 from gpuledger.outputs.remote_write.connection import Answer
 from gpuledger.outputs.remote_write.counts import Counts
 from gpuledger.outputs.remote_write.lane import Lane
@@ -192,7 +192,7 @@ class Sender:
             return None
         decided = verdict(answer.status, retry_429=self._settings.queue_config.retry_on_http_429)
         if decided is Verdict.AGAIN:
-            self._failed(str(answer.status), _words(answer), samples)
+            self._failed(str(answer.status), self._words(answer), samples)
             asked = retry_after(answer.retry_after, self._clock.unix())
             self._open_at = max(self._open_at, self._clock.elapsed() + asked)
             return None
@@ -225,8 +225,8 @@ class Sender:
     def _refuse(self, lane: Lane, part: Sequence[Item], answer: Answer) -> None:
         self._counts.requests[str(answer.status)] += 1
         self._answered()
-        self._error(_words(answer))
-        self._sayings.say(f"refused {answer.status}", f"{_words(answer)}; what it is about is dropped")
+        self._error(self._words(answer))
+        self._sayings.say(f"refused {answer.status}", f"{self._words(answer)}; what it is about is dropped")
         self._queue.drop(part, state.REJECTED)
         self._forget(lane, part)
 
@@ -264,15 +264,14 @@ class Sender:
         self._counts.last_error = why
         self._counts.last_error_at = self._clock.unix()
 
+    def _words(self, answer: Answer) -> str:
+        text = f"it answers {answer.status}"
+        if 300 <= answer.status < 400 and answer.location:
+            return f"{text}, a redirect, which is not followed: name the URL that it leads to"
+        said = self._client.told(answer.body)
+        return f"{text}: {said}" if said else text
+
 
 def _tell(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.critical("a shard of remote write has ended, which it never should", exc_info=error)
-
-
-def _words(answer: Answer) -> str:
-    text = f"it answers {answer.status}"
-    if 300 <= answer.status < 400 and answer.location:
-        return f"{text}, a redirect, which is not followed: name the URL that it leads to"
-    said = told(answer.body)
-    return f"{text}: {said}" if said else text

@@ -67,8 +67,7 @@ class Queue:
         self._clock = clock
         self._sayings = sayings
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        size = min(_SEGMENT_BYTES, max(_SMALLEST_SEGMENT, limits.max_bytes // _SEGMENTS))
-        self._segments = Segments(folder, size, synced=limits.sync_interval > 0)
+        self._segments = Segments(folder, _segment_bytes(limits), synced=limits.sync_interval > 0)
         self._positions = Positions(folder / "position")
         if self._positions.damaged:
             sayings.say("position", f"{folder}/position is damaged: all that is queued is sent again")
@@ -113,8 +112,9 @@ class Queue:
         return self._reader.where
 
     def apply(self, limits: DiskQueue) -> None:
-        """Keep to other bounds from now on; segments keep their size."""
+        """Keep to other bounds from now on."""
         self.limits = limits
+        self._segments.segment_bytes = _segment_bytes(limits)
         self._segments.synced = limits.sync_interval > 0
         self._keep_within_bytes()
 
@@ -312,6 +312,10 @@ class Queue:
                 dropped,
                 f"{sums.samples} samples dropped: {_WHY[dropped]}; {self.dropped[dropped]} so far",
             )
+
+
+def _segment_bytes(limits: DiskQueue) -> int:
+    return min(_SEGMENT_BYTES, max(_SMALLEST_SEGMENT, limits.max_bytes // _SEGMENTS))
 
 
 def _size(record: Record) -> int:

@@ -174,6 +174,7 @@ class Sender:
             if answer.status < 300:
                 self._done(lane, part)
             elif len(part) > 1 and answer.status in _ABOUT_SOME:
+                self._counts.requests[str(answer.status)] += 1
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
             else:

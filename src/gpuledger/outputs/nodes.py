@@ -113,15 +113,18 @@ class Node:
         return f"{self._path}.{shown}" if self._path else shown
 
 
-def read_nodes(file: Path) -> Node:
-    """The file's one document. Raises UsageError for a file that cannot be read or is no YAML."""
+def read_nodes(file: Path, what: str = "web config") -> Node:
+    """The file's one document. Raises UsageError for a file that cannot be read or is no YAML.
+
+    `what` the file is called in these errors.
+    """
     import yaml
 
     try:
         # BaseLoader: no text is taken for a number, a date or a boolean.
         node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except OSError as error:
-        raise UsageError(f"cannot read the web config {file}: {error.strerror}") from None
+        raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
@@ -132,5 +135,5 @@ def read_nodes(file: Path) -> Node:
     except yaml.YAMLError as error:
         raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise UsageError(f"{file} is nested too deeply for a web config") from None
+        raise UsageError(f"{file} is nested too deeply for a {what}") from None
     return Node(node, file)

@@ -262,11 +262,25 @@ def test_too_many_who_wait_are_told_to_come_back() -> None:
         return Response()
 
     async def within() -> list[int]:
-        asked = [worker.ask(compute) for _ in range(3)]
+        asked = [worker.ask(number, compute) for number in range(3)]
         ready.set()
         return [(one if isinstance(one, Response) else await one).status for one in asked]
 
     assert asyncio.run(within()) == [200, 200, 503]
+
+
+def test_those_who_ask_for_the_same_at_the_same_time_share_one_computation() -> None:
+    worker, computed = Worker("test", waiting=2), []
+
+    def compute() -> Response:
+        computed.append(1)
+        return Response(body=b"x")
+
+    async def within() -> set[bytes]:
+        asked = [worker.ask("same", compute) for _ in range(50)]
+        return {(one if isinstance(one, Response) else await one).body for one in asked}
+
+    assert (asyncio.run(within()), len(computed)) == ({b"x"}, 1)
 
 
 def test_an_answer_for_a_loop_that_has_ended_is_dropped_and_the_worker_goes_on() -> None:
@@ -277,10 +291,10 @@ def test_an_answer_for_a_loop_that_has_ended_is_dropped_and_the_worker_goes_on()
         return Response()
 
     async def leave() -> None:
-        worker.ask(compute)
+        worker.ask(1, compute)
 
     async def stay() -> int:
-        answer = worker.ask(Response)
+        answer = worker.ask(2, Response)
         return (answer if isinstance(answer, Response) else await answer).status
 
     asyncio.run(leave())

@@ -1,8 +1,8 @@
 """The page's own files, and the handlers that serve them: `/`, `/page/...` and, without scripts, `/plain`.
 
 The files lie beside this module and are read when they are asked for: nothing of them stays in memory but one
-hash of them all. It stands in every address of theirs, so that a browser keeps them for good, and fetches all of
-them anew with another version of the program.
+hash of them all. It stands in every address of theirs, so that a browser keeps them for good, and fetches them
+anew with another version of the program.
 """
 
 from __future__ import annotations
@@ -152,16 +152,16 @@ def _links(links: Links) -> str:
 
 def _answer(request: Request, body: bytes, content_type: str, kept: str) -> Response:
     tag = f'"{page_version()}"' if kept == _FOR_GOOD else f'"{sha256(body).hexdigest()[:16]}"'
-    headers = (
+    headers = [
         ("Content-Security-Policy", POLICY),
         ("Referrer-Policy", "no-referrer"),
         ("Cache-Control", kept),
         ("ETag", tag),
         ("Vary", "Accept-Encoding"),
-    )
+    ]
     if tag in request.headers.get("if-none-match", ""):
-        return Response(304, b"", content_type, headers)
+        return Response(304, b"", content_type, tuple(headers))
     if accepts_gzip(request.headers.get("accept-encoding", "")):
         body = zlib.compress(body, wbits=_GZIP_FRAME)
-        headers = (*headers, ("Content-Encoding", "gzip"))
-    return Response(200, body, content_type, headers)
+        headers.append(("Content-Encoding", "gzip"))
+    return Response(200, body, content_type, tuple(headers))

@@ -1,21 +1,20 @@
 // One card per GPU, its MIG instances inside: state, load, who is there, the last hour.
 import { icon, keep, make, setAttribute, setIcon, setText, show } from "./dom.js";
-import { NOT_TOLD, bytes, celsius, count, duration, percent, plural, watts } from "./format.js";
-import { ownerName, place, setName } from "./names.js";
+import { NOT_TOLD, bytesOf, celsius, count, duration, percent, plural, wattsOf } from "./format.js";
+import { ownerParts, place, setName } from "./names.js";
 import { spark, updateSpark } from "./spark.js";
 import { stateOf } from "./summary.js";
 
 const WORDS = { active: "active", held: "held", idle: "idle", unknown: "unknown", down: "not answering" };
-const OWNERS_SHOWN = 3;
+const HOUR = "no work in the last hour";
+const OWNERS_SHOWN = 2;
 
 const share = (part, whole) => (part === null || !whole ? null : Math.min(1, part / whole));
-const pair = (value, most, write) =>
-  value === null ? NOT_TOLD : most === null ? write(value) : `${write(value)} of ${write(most)}`;
 
 const METERS = [
   ["Utilization", (d) => percent(d.utilization_ratio, NOT_TOLD), (d) => d.utilization_ratio],
-  ["Memory", (d) => pair(d.memory_used_bytes, d.memory_total_bytes, bytes), (d) => share(d.memory_used_bytes, d.memory_total_bytes)],
-  ["Power", (d) => pair(d.power_watts, d.power_limit_watts, watts), (d) => share(d.power_watts, d.power_limit_watts)],
+  ["Memory", (d) => bytesOf(d.memory_used_bytes, d.memory_total_bytes), (d) => share(d.memory_used_bytes, d.memory_total_bytes)],
+  ["Power", (d) => wattsOf(d.power_watts, d.power_limit_watts), (d) => share(d.power_watts, d.power_limit_watts)],
   ["Temperature", (d) => celsius(d.temperature_celsius, NOT_TOLD), (d) => share(d.temperature_celsius, 100)],
 ];
 const OF_INSTANCE = METERS.slice(0, 2);
@@ -74,7 +73,7 @@ export class Cards {
   fill(node, gpu, instances) {
     const { parts } = node;
     setText(parts.title, `GPU ${gpu.gpu}`);
-    setName(parts.name, gpu.name || gpu.uuid);
+    setName(parts.name, gpu.name.replace(/^NVIDIA /, "") || gpu.uuid);
     setAttribute(node, "data-mig", instances.length ? "" : undefined);
     setAttribute(node, "data-uuid", gpu.uuid);
     this.fillBody(node, parts.body, gpu, METERS, instances.length > 0);
@@ -103,14 +102,17 @@ export class Cards {
 
   fillWho(parts, device, state) {
     const owners = device.owners.filter((owner) => owner.present || state === "held");
-    const lines = state === "down" ? [] : owners.slice(0, owners.length > OWNERS_SHOWN ? OWNERS_SHOWN - 1 : OWNERS_SHOWN);
+    const lines = state === "down" ? [] : owners.slice(0, state === "held" ? 1 : OWNERS_SHOWN);
     keep(parts.owners, lines, ownerKey, ownerNode, (item, owner) => {
-      setName(item.firstChild, ownerName(owner), 80);
-      setText(item.lastChild, this.ownerDetail(owner, device, state));
+      const { within, name } = ownerParts(owner);
+      setName(item.parts.within, within, 80);
+      setName(item.parts.name, name, 80);
+      setText(item.parts.detail, this.ownerDetail(owner, device, state));
+      show(item.parts.detail, item.parts.detail.textContent !== "");
     });
     const more = owners.length - lines.length;
     show(parts.more, state !== "down" && more > 0);
-    setText(parts.more, `and ${plural(more, "more owner")}`);
+    setText(parts.more, `of ${count(owners.length)} owners`);
     setText(parts.note, this.note(device, state, owners));
     show(parts.note, parts.note.textContent !== "");
     show(parts.count, Boolean(device.processes));
@@ -128,12 +130,12 @@ export class Cards {
   }
 
   ownerDetail(owner, device, state) {
-    if (state !== "held") return owner.processes > 1 ? `${count(owner.processes)} processes` : owner.processes === 0 ? "no process" : "";
+    if (state !== "held") return owner.processes === 0 ? "runs nothing here" : "";
     const quiet = this.quiet(device);
-    const words = [owner.processes === 0 ? "holds it, runs nothing" : "holds it without work"];
-    if (quiet) words.push(quiet);
-    if (owner.held_seconds) words.push(`${duration(owner.held_seconds)} in all`);
-    return words.join(" \u00b7 ");
+    const words = [owner.processes === 0 ? "runs nothing" : "does not use it"];
+    if (quiet && quiet !== HOUR) words.push(quiet);
+    else if (owner.held_seconds >= 60) words.push(`held ${duration(owner.held_seconds)} without work in all`);
+    return words.map((word) => word.replaceAll(" ", "\u00a0")).join(", ");
   }
 
   /** How long the device has shown no work, as far as the last hour tells. */
@@ -144,7 +146,7 @@ export class Cards {
     while (place > 0 && values[place - 1] === 0) place -= 1;
     const seconds = (values.length - place) * this.span.step;
     if (seconds < 60) return "";
-    return place === 0 && seconds >= 3500 ? "no work in the last hour" : `no work for ${duration(seconds)}`;
+    return place === 0 && seconds >= 3500 ? HOUR : `no work for ${duration(seconds)}`;
   }
 }
 
@@ -160,19 +162,25 @@ function nothing(data) {
 }
 
 const ownerKey = (owner) => [owner.owner_kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job].join("\n");
-const ownerNode = () => make("li", {}, make("span", { class: "owner" }), make("span", { class: "soft" }));
+
+function ownerNode() {
+  const parts = { within: make("span", { class: "within name" }), name: make("span", { class: "owner name" }), detail: make("span", { class: "doing soft" }) };
+  const node = make("li", {}, make("span", { class: "party" }, parts.within, parts.name), parts.detail);
+  node.parts = parts;
+  return node;
+}
 
 function body(meters) {
   const parts = {
     state: make("span", { class: "state" }, icon("unknown"), make("span")),
     owners: make("ul", { class: "owners" }),
-    more: make("p", { class: "soft" }),
+    more: make("span", { class: "soft" }),
     note: make("p", { class: "note" }),
     count: make("button", { type: "button", class: "link" }),
     spark: spark(),
     each: meters.map(([label]) => meter(label)),
   };
-  parts.who = make("div", { class: "who" }, parts.owners, parts.more, parts.note, parts.count);
+  parts.who = make("div", { class: "who" }, parts.owners, parts.note, make("div", { class: "rest" }, parts.count, parts.more));
   parts.meters = make("dl", { class: "meters" }, ...parts.each.map((one) => one.node));
   parts.nodes = [parts.who, parts.meters, parts.spark];
   return parts;

@@ -50,7 +50,7 @@ export class Energy {
     const rows = answer.rows.map((row) => ({ ...row, name: this.nameOf(row, answer.by) }));
     const own = answer.own.filter((row) => row.joules !== null && (row.joules > 0 || row.account === "idle"));
     const most = Math.max(...rows.map((row) => row.joules), ...own.map((row) => row.joules), 1);
-    const scale = { ...energyScale(answer.total.joules), most, priced: answer.total.cost !== null, gas: answer.total.co2_grams !== null, currency: answer.currency };
+    const scale = { ...energyScale(answer.total.joules), most, priced: answer.total.cost !== null, bill: answer.total.cost, gas: answer.total.co2_grams !== null, currency: answer.currency };
     setAttribute(this.part("books").querySelector("table"), "data-priced", scale.priced ? "" : undefined);
     setAttribute(this.part("books").querySelector("table"), "data-gas", scale.gas ? "" : undefined);
     for (const node of this.root.querySelectorAll(".unit")) setText(node, scale.unit);
@@ -94,12 +94,13 @@ export class Energy {
 function rowNode() {
   const bar = make("div", { class: "stack", "aria-hidden": "true" }, make("div", { class: "measured" }), make("div", { class: "apportioned" }), make("div", { class: "own" }), make("div", { class: "range" }));
   const name = make("th", { scope: "row" }, make("span", { class: "name" }), make("span", { class: "soft" }));
-  const cells = ["energy", "measured", "apportioned", "low", "high", "hours", "held", "cost", "gas"].map((id) => make("td", { class: `number e-${id}` }));
-  return make("tr", {}, name, make("td", { class: "e-bar" }, bar), ...cells);
+  const cells = ["energy", "measured", "apportioned", "high", "hours", "held", "cost", "gas"].map((id) => make("td", { class: `number e-${id}` }));
+  const [first, ...others] = cells;
+  return make("tr", {}, name, first, make("td", { class: "e-bar" }, bar), ...others);
 }
 
 function fill(node, row, scale) {
-  const [name, bar, ...cells] = node.children;
+  const [name, first, bar, ...others] = node.children;
   const own = row.own ? OWN[row.account] : null;
   setName(name.firstChild, own ? own[0] : (row.name ?? row.key[0]), 100);
   setText(name.lastChild, own ? own[1] : "");
@@ -107,10 +108,10 @@ function fill(node, row, scale) {
   const dash = "\u2013";
   const seconds = (value) => (value === null || value === undefined ? dash : gpuHours(value));
   const gas = (value) => (value === null || value === undefined ? dash : fixed(value / 1000, 2));
-  const split = own ? [null, null, null, null] : [row.measured_joules, row.apportioned_joules, row.low_joules, row.high_joules];
+  const split = own ? [null, null, null] : [row.measured_joules, row.apportioned_joules, row.high_joules];
   const texts = [row.joules, ...split].map((value) => scale.write(value));
-  texts.push(seconds(row.gpu_seconds), seconds(row.held_gpu_seconds), cost(row.cost, scale.currency), gas(row.co2_grams));
-  cells.forEach((cell, index) => setText(cell, texts[index]));
+  texts.push(seconds(row.gpu_seconds), seconds(row.held_gpu_seconds), cost(row.cost, scale.currency, scale.bill), gas(row.co2_grams));
+  [first, ...others].forEach((cell, index) => setText(cell, texts[index]));
   bars(bar.firstChild, row, scale.most, Boolean(own));
 }
 

@@ -38,6 +38,17 @@ export const celsius = told((value) => `${fixed(value)}${SPACE}\u00b0C`);
 export const bytes = told((value) =>
   value < 1024 ? `${fixed(value)}${SPACE}B` : scaled(value / 1024, 1024, ["KiB", "MiB", "GiB", "TiB"]),
 );
+
+/** A part of a whole in the whole's unit: 71 / 80 GiB. */
+export function bytesOf(part, whole) {
+  if (part === null) return NOT_TOLD;
+  if (whole === null) return bytes(part);
+  const unit = whole >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  const digits = (value) => (value === 0 || value / unit[1] >= 99.95 ? 0 : 1);
+  return `${fixed(part / unit[1], digits(part))} / ${fixed(whole / unit[1], whole / unit[1] >= 10 ? 0 : 1)}${SPACE}${unit[0]}`;
+}
+
+export const wattsOf = (part, whole) => (part === null ? NOT_TOLD : whole === null ? watts(part) : `${fixed(part)} / ${fixed(whole)}${SPACE}W`);
 export const gpuHours = told((seconds) => short(seconds / 3600));
 export const count = told((value) => fixed(value));
 
@@ -79,14 +90,14 @@ export function moment(unix, now) {
 
 const money = new Map();
 
-/** A cost in the prices' currency; plain where none is set. */
-export function cost(value, currency) {
+/** A cost in the prices' currency, plain where none is set; small bills (`most` is their total) get more digits. */
+export function cost(value, currency, most = value) {
   if (value === null || value === undefined) return DASH;
-  const digits = Math.abs(value) > 0 && Math.abs(value) < 1 ? 4 : 2;
+  const digits = most < 1 ? 4 : 2;
   const key = `${currency} ${digits}`;
   if (!money.has(key)) {
     const unit = currency ? { style: "currency", currency } : {};
-    money.set(key, new Intl.NumberFormat("en", { ...unit, minimumFractionDigits: 2, maximumFractionDigits: digits }));
+    money.set(key, new Intl.NumberFormat("en", { ...unit, minimumFractionDigits: digits, maximumFractionDigits: digits }));
   }
   return money.get(key).format(value);
 }

@@ -58,5 +58,12 @@ export function ownerName(owner) {
   return owner.namespace ? `${owner.namespace}/?` : "an unknown owner";
 }
 
+/** The same cut in two, so that a narrow place keeps the name itself. */
+export function ownerParts(owner) {
+  const name = ownerName(owner);
+  const cutAt = owner.pod && owner.namespace ? owner.namespace.length + 1 : 0;
+  return { within: name.slice(0, cutAt), name: name.slice(cutAt) };
+}
+
 /** A device as people say it: 4, or 6/2_0 for an instance. */
 export const place = (device) => (device.instance ? `${device.gpu}/${device.instance}` : device.gpu);

@@ -10,13 +10,24 @@ const NARROWEST = 2;
 const COLOURS = 8;
 const STEPS = [10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600];
 
-/** A colour number for an owner, the same for everybody who looks. */
+const colours = new Map();
+
+/** A colour number for an owner: as far as they go, no two have the same, and nobody's changes. */
 export function colourOf(session) {
-  let hash = 2166136261;
-  for (const character of session.namespace || session.job || session.user || session.command) {
-    hash = Math.imul(hash ^ character.codePointAt(0), 16777619);
+  const group = session.namespace || session.job || session.user || session.command;
+  if (!colours.has(group)) {
+    let colour = hashOf(group) % COLOURS;
+    const taken = new Set(colours.values());
+    while (colours.size < COLOURS && taken.has(colour)) colour = (colour + 1) % COLOURS;
+    colours.set(group, colour);
   }
-  return (hash >>> 0) % COLOURS;
+  return colours.get(group);
+}
+
+function hashOf(text) {
+  let hash = 2166136261;
+  for (const character of text) hash = Math.imul(hash ^ character.codePointAt(0), 16777619);
+  return hash >>> 0;
 }
 
 /** Whether a session has done next to nothing but hold the device. */
@@ -125,16 +136,18 @@ export class Painter {
     const [fill, edge] = this.fills[colourOf(bar.session)];
     const inset = high > 5 ? 1 : 0;
     const hollow = onlyHeld(bar);
-    pen.fillStyle = hollow ? this.colour("lane") : fill;
-    pen.fillRect(x, y + inset, wide, high - 2 * inset);
-    if (wide > 4 && high > 4) {
+    if (wide <= 4 || high <= 4) {
+      pen.fillStyle = edge;
+      pen.globalAlpha = hollow ? 0.45 : 1;
+      pen.fillRect(x, y + inset, wide, high - 2 * inset);
+      pen.globalAlpha = 1;
+    } else {
+      pen.fillStyle = hollow ? this.colour("lane") : fill;
+      pen.fillRect(x, y + inset, wide, high - 2 * inset);
       pen.strokeStyle = edge;
       pen.setLineDash(hollow ? [3, 2] : []);
       pen.strokeRect(x + 0.5, y + inset + 0.5, wide - 1, high - 2 * inset - 1);
       pen.setLineDash([]);
-    } else if (hollow) {
-      pen.fillStyle = edge;
-      pen.fillRect(x, y + inset, wide, 1);
     }
     if (wide > 46 && high > 12) this.label(bar, x, y, wide, high);
   }

@@ -90,7 +90,7 @@ export class Processes {
     this.grid.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
     setAttribute(this.grid, "aria-colcount", columns.length);
     this.head.replaceChildren(...columns.map((column) => this.heading(column)));
-    const choices = columns.flatMap((column) => [["asc", "up"], ["desc", "down"]].map(([order, word]) => make("option", { value: `${column.id} ${order}` }, `${column.label}, ${word}`)));
+    const choices = columns.flatMap((column) => [["asc", "\u2191"], ["desc", "\u2193"]].map(([order, arrow]) => make("option", { value: `${column.id} ${order}` }, `by ${column.label} ${arrow}`)));
     this.sorter.replaceChildren(...choices);
     for (const node of this.nodes.values()) node.remove();
     this.nodes.clear();
@@ -235,8 +235,9 @@ export class Processes {
         setName(cell, row.count === null ? row.command : `${plural(row.count, "further process", "further processes")}`);
       } else if (column.name) {
         const why = column.id === "pod" && row.unresolved && !row.pod;
-        setName(cell, why ? `(${row.unresolved.replaceAll("_", " ")})` : column.text(row));
+        setName(cell, why ? `${row.unresolved.replaceAll("_", " ")} not known` : column.text(row));
         setAttribute(cell, "data-soft", why ? "" : undefined);
+        setAttribute(cell, "data-empty", why || row[column.id] ? undefined : "");
       } else {
         setText(cell, row.ended && column.id === "age" ? "ended" : column.text(row, this.now));
       }

@@ -30,7 +30,7 @@ export function updateSpark(node, history, quantity, span, device) {
   const { area, line, picture, caption } = node.parts;
   setAttribute(node, "data-empty", told.length ? undefined : "");
   if (!told.length) {
-    setText(caption, span ? `${word}, last hour: not told` : `${word}, last hour`);
+    setText(caption, span ? `last hour: ${word} not told` : "last hour");
     setAttribute(picture, "aria-label", `${word} of the last hour: not told`);
     setAttribute(area, "d", "");
     setAttribute(line, "d", "");
@@ -44,8 +44,8 @@ export function updateSpark(node, history, quantity, span, device) {
   const mean = told.reduce((sum, value) => sum + value, 0) / told.length;
   const length = values.length * span.step;
   const over = length >= HOUR - span.step ? "last hour" : `last ${duration(length)}`;
-  setText(caption, `${word}, ${over}: mean ${write(mean)}, most ${write(highest)}`);
-  setAttribute(picture, "aria-label", caption.textContent + (told.length < values.length ? ", with gaps" : ""));
+  setText(caption, `${over}: mean ${write(mean)}, most ${write(highest)}`);
+  setAttribute(picture, "aria-label", `${word}, ${caption.textContent}` + (told.length < values.length ? ", with gaps" : ""));
 }
 
 /** The newest value is at the right edge; a young node's curve begins further right. */

@@ -48,9 +48,9 @@ function power(data) {
   const told = gpus.filter((gpu) => gpu.power_watts !== null);
   const limits = told.map((gpu) => gpu.power_limit_watts);
   const sum = (values) => values.reduce((total, value) => total + value, 0);
-  const limit = limits.every((value) => value !== null) ? ` of ${watts(sum(limits))}` : "";
+  const limit = limits.every((value) => value !== null) ? `of ${watts(sum(limits))} at most` : "";
   const partly = told.length < gpus.length ? `, ${told.length} of ${gpus.length} GPUs told` : "";
-  if (told.length) tile("power", watts(sum(told.map((gpu) => gpu.power_watts))), `now${limit}${partly}`);
+  if (told.length) tile("power", watts(sum(told.map((gpu) => gpu.power_watts))), `${limit}${partly}` || "of all GPUs");
   else tile("power", "\u2013", "not told");
 }
 
@@ -61,7 +61,7 @@ export function energyTiles(answer) {
   const idle = answer.own.find((row) => row.account === "idle")?.joules ?? 0;
   const held = answer.rows.reduce((sum, row) => sum + (row.held_gpu_seconds ?? 0), 0);
   const share = total.joules > 0 ? percent(idle / total.joules) : "\u2013";
-  tile("idle", share, `of it with nobody there; ${gpuHours(held)} GPU-hours held without work`);
+  tile("idle", share, `of today's energy; ${gpuHours(held)} GPU-hours held without work`);
 }
 
 /** Why there is no energy of today. */

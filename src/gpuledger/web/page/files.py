@@ -1,8 +1,8 @@
 """The page's own files, and the handlers that serve them: `/`, `/page/...` and, without scripts, `/plain`.
 
 The files lie beside this module and are read when they are asked for: nothing of them stays in memory but one
-hash of them all. It stands in every address of theirs, so that a browser keeps them for good, and fetches them
-anew with another version of the program.
+hash of them all. It stands in every address of theirs, so that a browser keeps them for good, and fetches all
+anew from another version of the program.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ NODE: dict[str, type] = {
     "how much is told": LedgerSettings,
     "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
+    "what energy and time cost": Prices,
     "this machine": HostSettings,
     "whose pods": KubernetesSettings,
     "which GPUs pods have": PodResourcesSettings,
@@ -52,6 +53,7 @@ NODE: dict[str, type] = {
 _SERVED = (
     HttpSettings,
     WebSettings,
+    Prices,
     ReloadSettings,
     DcgmExporterSettings,
     NvidiaGpuExporterSettings,

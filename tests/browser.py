@@ -50,8 +50,8 @@ class Look:
     weight: dict[str, int] = field(default_factory=dict)
     node_may_go: bool = False
 
-    def open(self, hash: str = "") -> Look:
-        self.page.goto(f"{self.origin}/{hash}")
+    def open(self, view: str = "") -> Look:
+        self.page.goto(f"{self.origin}/{view}")
         expect(self.page.locator("body[data-ready]")).to_have_count(1)
         return self
 
@@ -88,7 +88,9 @@ class Look:
     def axe(self) -> list[str]:
         """What axe finds wrong, one line each."""
         found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
-        return [f"{one['id']}: {node['html']} {node['failureSummary']}" for one in found for node in one["nodes"]]
+        return [
+            f"{one['id']}: {node['html']} {node['failureSummary']}" for one in found for node in one["nodes"]
+        ]
 
     def overflow(self) -> int:
         """By how many pixels the page is wider than the window."""

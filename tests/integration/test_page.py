@@ -107,7 +107,7 @@ def test_the_last_hour_is_a_curve_of_the_chosen_quantity(look: Look) -> None:
     card = look.card("0")
     expect(card.locator(".curve .line")).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+H"))
     expect(card.locator(".curve")).to_have_attribute("aria-label", re.compile("^utilization, .*mean"))
-    look.page.get_by_role("button", name="Power", exact=True).click()
+    look.section("gpus").get_by_role("button", name="Power").click()
     expect(card.locator(".curve")).to_have_attribute("aria-label", re.compile(r"^power, .*\d\sW"))
     assert "spark=power" in look.hash()
 
@@ -203,7 +203,6 @@ def test_the_timeline_has_a_lane_per_device_and_knows_the_sessions(look: Look) -
 
 
 def test_the_timeline_is_zoomed_and_moved_by_buttons(look: Look) -> None:
-    assert wide(look) == pytest.approx(86400, rel=0.03)
     for name, length in [("1 h", 3600), ("6 h", 6 * 3600), ("24 h", 86400)]:
         look.section("sessions").get_by_role("button", name=name, exact=True).click()
         look.page.wait_for_function(
@@ -262,7 +261,9 @@ def test_a_session_under_the_mouse_tells_who_when_and_joules_with_bounds(look: L
     expect(part(look, "sessions", ".detail-who")).to_have_text("ml-research/llama-pretrain-worker-0")
     expect(part(look, "sessions", ".detail-what")).to_contain_text("on GPU 0")
     expect(part(look, "sessions", ".detail-when")).to_contain_text("to now")
-    expect(part(look, "sessions", ".detail-energy")).to_have_text(re.compile(r"\d\s[kM]?J, (measured|between)"))
+    expect(part(look, "sessions", ".detail-energy")).to_have_text(
+        re.compile(r"\d\s[kM]?J, (measured|between)")
+    )
 
 
 def test_the_sessions_are_a_table_too(look: Look) -> None:
@@ -314,7 +315,9 @@ def test_it_is_dark_where_dark_is_wanted_and_still_where_motion_is_not(
     def background(**options: str) -> str:
         with looking(browser, server.url, **options) as look:
             look.open()
-            animation = look.page.evaluate("getComputedStyle(document.querySelector('#fresh .icon')).animationName")
+            animation = look.page.evaluate(
+                "getComputedStyle(document.querySelector('#fresh .icon')).animationName"
+            )
             assert (animation == "none") == ("reduced_motion" in options)
             return str(look.page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
@@ -353,12 +356,11 @@ def test_all_that_is_loaded_weighs_less_than_150_kilobytes(look: Look) -> None:
 
 
 def test_a_file_is_loaded_once_and_then_kept(look: Look) -> None:
-    requests: list[str] = []
-    look.page.on("requestfinished", lambda request: requests.append(str(request.sizes()["responseBodySize"])))
     look.page.reload()
     expect(look("#fresh")).to_have_text("live")
     sizes = look.page.evaluate(
-        "performance.getEntriesByType('resource').filter((e) => e.name.includes('/page/')).map((e) => e.transferSize)"
+        "performance.getEntriesByType('resource').filter((one) => one.name.includes('/page/'))"
+        ".map((one) => one.transferSize)"
     )
     assert sizes and set(sizes) == {0}
 

@@ -109,21 +109,27 @@ def test_the_focus_is_seen(browser: Browser, server: Server) -> None:
         assert outline == "solid"
 
 
+# What the live region says from here on, and how many snapshots were asked for.
+_HEAR = """() => {
+    window.heard = [];
+    const said = document.querySelector('#said');
+    const listen = new MutationObserver(() => heard.push(said.textContent));
+    listen.observe(said, {childList: true, characterData: true, subtree: true});
+}"""
+_ASKED = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
+
+
 def test_the_live_region_says_what_changes_and_not_every_second(browser: Browser, server: Server) -> None:
     with looking(browser, server.url) as look:
         look.open()
-        look.page.evaluate(
-            "window.heard = []; new MutationObserver(() => heard.push(document.querySelector('#said').textContent))"
-            ".observe(document.querySelector('#said'), {childList: true, characterData: true, subtree: true})"
-        )
+        look.page.evaluate(_HEAR)
         for _ in range(3):
-            tick = look.page.evaluate("performance.getEntriesByName(location.origin + '/api/v1/snapshot').length")
-            look.page.wait_for_function(
-                "(n) => performance.getEntriesByName(location.origin + '/api/v1/snapshot').length > n", arg=tick
-            )
+            asked = look.page.evaluate(_ASKED)
+            look.page.wait_for_function(f"(before) => {_ASKED} > before", arg=asked)
         assert look.page.evaluate("heard") == []
         regions = look.page.evaluate(
-            "[...document.querySelectorAll('[aria-live], [role=status], [role=alert], output')].map((n) => n.id)"
+            "[...document.querySelectorAll('[aria-live], [role=status], [role=alert], output')]"
+            ".map((node) => node.id)"
         )
         assert regions == ["said"]
 

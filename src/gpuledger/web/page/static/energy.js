@@ -62,7 +62,7 @@ export class Energy {
     show(this.part("more"), rows.length > FIRST_ROWS);
     setText(this.part("more"), this.all ? "Show the first only" : `Show all ${rows.length}`);
     fill(this.foot(), { ...answer.total, total: true, key: ["Total"], high_joules: null }, scale);
-    setText(this.part("when"), `${clock(answer.since)} to ${clock(answer.until)}`);
+    setText(this.part("when"), `since ${clock(answer.since)}${answer.complete ? `, to ${clock(answer.until)}` : ""}`);
     setText(this.part("sum"), this.balance(answer, scale));
   }
 

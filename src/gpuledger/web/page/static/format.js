@@ -59,7 +59,7 @@ export const energy = told((value) => scaled(value / 3600, 1000, ["Wh", "kWh", "
 export function energyScale(most) {
   const unit = most >= 3.6e9 ? ["MWh", 3.6e9] : most >= 3.6e6 ? ["kWh", 3.6e6] : ["Wh", 3600];
   const digits = most / unit[1] >= 100 ? 1 : most / unit[1] >= 10 ? 2 : 3;
-  return { unit: unit[0], write: told((value) => fixed(value / unit[1], digits)) };
+  return { unit: unit[0], write: told((value) => fixed(value / unit[1], value === 0 ? 0 : digits)) };
 }
 
 /** A span of time in its two largest units: 12 s, 3 min, 5 h 20 min, 2 d 4 h. */

@@ -23,7 +23,12 @@ export class Header {
     ];
     setName(byId("facts"), facts.filter(Boolean).join(" \u00b7 "));
     show(byId("banner"), source.simulated);
-    if (source.simulated) setName(byId("banner-detail"), source.detail || source.name);
+    if (source.simulated) {
+      const replayed = source.name === "replay";
+      setText(byId("banner-what"), replayed ? "Recorded data" : "Simulated data");
+      setName(byId("banner-detail"), source.detail || source.name);
+      setText(byId("banner-means"), replayed ? "played back: this is not what happens now." : "nothing here was measured, no hardware is read.");
+    }
     const verdict = byId("verdict");
     setAttribute(verdict, "data-healthy", status.healthy ? "yes" : "no");
     setIcon(verdict.querySelector("svg"), status.healthy ? "ok" : "warning");

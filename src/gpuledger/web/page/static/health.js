@@ -3,7 +3,10 @@ import { icon, keep, make, setAttribute, setIcon, setText, show } from "./dom.js
 import { duration, moment, plural } from "./format.js";
 import { setName } from "./names.js";
 
-const LEVELS = { ok: "ok", warning: "warning", failure: "failure" };
+// Doctor's words, and what they are here; what could not be looked at is no finding.
+const LEVELS = { works: "ok", warning: "warning", fails: "failure", unknown: "unknown", skipped: "unknown" };
+const levelOf = (finding) => LEVELS[finding.level] ?? finding.level;
+const ORDER = ["failure", "warning", "unknown", "ok"];
 
 /** The folded section in `root`; it opens by itself when something is wrong, once. */
 export class HealthPanel {
@@ -20,14 +23,14 @@ export class HealthPanel {
   show(answer, now) {
     const findings = answer.findings ?? [];
     const parts = [...(answer.collectors ?? []), ...(answer.maps ?? [])];
-    const wrong = findings.filter((finding) => finding.level !== "ok");
+    const wrong = findings.filter((finding) => ["failure", "warning"].includes(levelOf(finding)));
     const failing = parts.filter((part) => part.success === false);
-    const bad = !answer.status.healthy || failing.length > 0 || wrong.some((finding) => finding.level === "failure");
+    const bad = !answer.status.healthy || failing.length > 0 || wrong.some((finding) => levelOf(finding) === "failure");
     const level = bad ? "failure" : wrong.length ? "warning" : "ok";
     this.verdict(answer, level, wrong, failing, findings);
     if (level === "failure" && this.worst !== "failure") this.part("fold").open = true;
     this.worst = level;
-    this.findings(answer, [...wrong, ...findings.filter((finding) => finding.level === "ok")], now);
+    this.findings(answer, [...findings].sort((a, b) => ORDER.indexOf(levelOf(a)) - ORDER.indexOf(levelOf(b))), now);
     this.parts(parts, now);
     this.facts(answer, now);
   }
@@ -39,7 +42,8 @@ export class HealthPanel {
     if (!answer.status.healthy) words.push(answer.status.text);
     if (failing.length) words.push(`failing: ${failing.map((part) => part.name).join(", ")}`);
     if (wrong.length) words.push(plural(wrong.length, "finding"));
-    const well = findings.length ? `all is well, ${plural(findings.length, "check")} passed` : "all is well";
+    const passed = findings.filter((finding) => levelOf(finding) === "ok").length;
+    const well = passed ? `all is well, ${plural(passed, "check")} passed` : "all is well";
     setName(this.part("verdict-line"), words.join("; ") || well, 300);
   }
 
@@ -47,10 +51,10 @@ export class HealthPanel {
     show(this.part("no-findings"), findings.length === 0);
     setText(this.part("looked"), answer.findings_unix ? `Looked at ${moment(answer.findings_unix, now)}.` : "");
     keep(this.part("findings"), findings, (finding) => `${finding.check}\n${finding.summary}`, findingNode, (node, finding) => {
-      const level = LEVELS[finding.level] ?? "warning";
+      const level = levelOf(finding);
       setAttribute(node, "data-level", level);
       setIcon(node.parts.icon, level);
-      setText(node.parts.level, level);
+      setText(node.parts.level, { ok: "works", failure: "fails", unknown: finding.level }[level] ?? level);
       setName(node.parts.check, finding.check);
       setName(node.parts.summary, finding.summary, 600);
       setName(node.parts.remedy, finding.remedy ? `Remedy: ${finding.remedy}` : "", 800);

@@ -21,7 +21,7 @@ export async function ask(address) {
 
 /**
  * `snapshot(data)` shows a new snapshot; `session()` hears that sessions began or ended; `state(freshness)` is
- * told four times a second at most how fresh everything is. Nothing is asked for while nobody looks.
+ * told once a second and at every change how fresh everything is. Nothing is asked for while nobody looks.
  */
 export class Live {
   constructor({ snapshot, session, state }) {
@@ -46,7 +46,7 @@ export class Live {
     if (!document.hidden) this.connect();
   }
 
-  /** Unix seconds by the node's clock, which may not be the reader's. */
+  /** Unix seconds by the node's clock, which may not be the reader's; of data that are made up, by their own. */
   now() {
     return Date.now() / 1000 + (this.skew ?? 0);
   }
@@ -69,7 +69,8 @@ export class Live {
     events.addEventListener("tick", (event) => {
       this.tickSeen = performance.now();
       const tick = JSON.parse(event.data);
-      this.skew = tick.now - Date.now() / 1000;
+      this.tick = tick;
+      this.keepTime();
       this.fetchSoon();
     });
     events.addEventListener("session", () => this.session());
@@ -130,13 +131,23 @@ export class Live {
 
   take(data) {
     this.data = data;
-    if (data.status.readings) this.readAt = data.unix;
+    this.keepTime();
+    if (data.status.readings) {
+      const old = data.source.simulated ? 0 : Math.max(0, this.now() - data.unix);
+      this.readAt = performance.now() - 1000 * old;
+    }
     this.show(data);
+  }
+
+  keepTime() {
+    if (!this.tick) return;
+    const now = this.data?.source.simulated ? Math.max(this.tick.unix, this.data.unix) : this.tick.now;
+    this.skew = now - Date.now() / 1000;
   }
 
   /** How fresh what is shown is: the state's name, and the words for it. */
   freshness() {
-    const age = this.readAt === null ? null : Math.max(0, this.now() - this.readAt);
+    const age = this.readAt === null ? null : (performance.now() - this.readAt) / 1000;
     if (!this.connected) {
       if (!this.ever) return { name: "connecting", age };
       const seconds = Math.ceil((this.retryAt - performance.now()) / 1000);

@@ -29,7 +29,7 @@ export class Timeline {
     this.hovered = null;
     this.now = Date.now() / 1000;
     this.draw = oncePerFrame(() => this.paint());
-    this.span(Number(view.oneOf("span", ["1", "6", "24"])));
+    this.spanOf(view);
     this.listen();
   }
 
@@ -48,7 +48,7 @@ export class Timeline {
       hover: (x, y) => this.hover(x === null ? null : this.painter.barAt(x, y, this)),
       tap: (x, y) => this.select(this.painter.barAt(x, y, this)),
     });
-    this.view.follow(() => this.span(Number(this.view.oneOf("span", ["1", "6", "24"]))));
+    this.view.follow(() => this.spanOf(this.view));
   }
 
   snapshot(data, now) {
@@ -81,6 +81,7 @@ export class Timeline {
     if (this.store?.cut) notes.push("There are more sessions than are shown here.");
     setText(this.part("notes"), notes.join(" "));
     setText(this.part("known"), this.store ? plural(known.length, "session") : "asking\u2026");
+    if (this.store && this.undecided) this.decide();
     this.detail();
     this.draw();
     this.table();
@@ -88,10 +89,26 @@ export class Timeline {
 
   // The window: from `from` for `length` seconds, moving along with now while `following`.
 
+  /** As chosen, else as much as there is something to see. */
+  spanOf(view) {
+    const chosen = view.oneOf("span", ["1", "6", "24"]);
+    this.undecided = chosen === "";
+    this.span(Number(chosen || 24));
+  }
+
+  decide() {
+    this.undecided = false;
+    const oldest = Math.min(this.now, ...this.lanes.map((lane) => lane.bars[0]?.from ?? Infinity));
+    this.span([1, 6].find((hours) => oldest > this.now - hours * HOUR) ?? 24);
+  }
+
   span(hours, chosen = false) {
     this.length = hours * HOUR;
     this.following = true;
-    if (chosen) this.view.change({ span: String(hours) });
+    if (chosen) {
+      this.undecided = false;
+      this.view.change({ span: String(hours) });
+    }
     this.moved();
   }
 
@@ -119,6 +136,7 @@ export class Timeline {
   go(end, length) {
     const newest = this.now + length * MARGIN;
     const oldest = this.now - DAY + length;
+    this.undecided = false;
     this.end = Math.min(newest, Math.max(Math.min(oldest, newest), end));
     this.length = length;
     this.following = false;

@@ -1,6 +1,6 @@
 // What the reader has chosen, kept in the address behind #, so that a view can be sent to a colleague.
 
-const DEFAULTS = { q: "", sort: "gpu", order: "asc", spark: "utilization", by: "namespace", span: "24" };
+const DEFAULTS = { q: "", sort: "gpu", order: "asc", spark: "utilization", by: "namespace", span: "" };
 
 /** Choices by name; `change` writes them to the address, `follow` hears of those that come from there. */
 export class View {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from os import environ
 from pathlib import Path
 from socket import gethostname
@@ -47,6 +48,7 @@ from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
+from gpuledger.web.api.recent import STEP
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.page.files import page_routes
 from gpuledger.web.settings import WebSettings
@@ -276,7 +278,7 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
         api.publish(parts.pages.page)
 
     parts = assemble_parts(values, every, told_unasked(values, every), published)
-    api = parts.api = _api_of(parts)
+    api = parts.api = _api_of(parts, values)
     return Assembly(parts, listeners_of(values, every, parts.pages, parts), web)
 
 
@@ -323,7 +325,7 @@ def _listed(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> list[tup
     ]
 
 
-def _api_of(parts: Parts) -> Api:
+def _api_of(parts: Parts, values: Mapping[str, Any]) -> Api:
     store = parts.store
 
     def books() -> History:
@@ -332,8 +334,11 @@ def _api_of(parts: Parts) -> Api:
         assert store is not None
         return History(store.file)
 
-    read = BooksAsRead(parts.clock, None if store is None else books, parts.source.info.simulated)
-    return Api(parts.pages.page, read, parts.clock)
+    made_up = parts.source.info.simulated
+    read = BooksAsRead(parts.clock, None if store is None else books, made_up)
+    # Made-up time may go faster: a point is never of less than a tick.
+    passes = build(NodeSettings, values).interval * (build(SourceSettings, values).speed if made_up else 1.0)
+    return Api(parts.pages.page, read, parts.clock, STEP * max(1, ceil(passes / STEP)))
 
 
 def _terms(values: Mapping[str, Any], source: SourceInfo) -> Terms:

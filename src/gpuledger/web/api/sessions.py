@@ -76,8 +76,8 @@ def _range(asked: Mapping[str, Any], now: float) -> tuple[float, float, Position
             raise broken()
         return since, until, (first, int(number))
     since, until = asked["since"].unix(now), asked["until"].unix(now)
-    if since >= until:
-        raise bad_request("since", "since is not before until; nothing lies between")
+    if since > until:
+        raise bad_request("since", "since is after until; nothing lies between")
     return since, until, FIRST
 
 

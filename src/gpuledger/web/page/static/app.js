@@ -77,6 +77,13 @@ const newSessions = new Periodic(60, () => sessions.refresh(live.now()), (error)
 const books = new Periodic(
   20,
   async () => {
+    // Whoever keeps no books has said so with the sessions: to ask them for energy would be an error.
+    await sessions.first;
+    if (!sessions.fromBooks) {
+      noEnergyTiles("no books are kept");
+      energy.failed(new Error("No books are kept, so there is no energy of the day: they want a --state-dir."));
+      return;
+    }
     const by = view.oneOf("by", GROUPINGS);
     const answer = await energyOf(by);
     energyTiles(answer);
@@ -84,7 +91,7 @@ const books = new Periodic(
     else books.due = 0;
   },
   (error) => {
-    noEnergyTiles(error.code === "no_books" ? "no books are kept" : "not told");
+    noEnergyTiles("not told");
     energy.failed(error);
   },
 );

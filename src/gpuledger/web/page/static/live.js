@@ -13,7 +13,6 @@ export async function ask(address) {
   const body = await answer.json().catch(() => null);
   if (!answer.ok) {
     const error = new Error(body?.error?.message ?? `${address.split("?")[0]}: ${answer.status}`);
-    error.code = body?.error?.code;
     throw error;
   }
   return body;

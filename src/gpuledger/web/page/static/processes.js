@@ -131,6 +131,7 @@ export class Processes {
     } else {
       this.order = shown.sort(this.comparison());
     }
+    this.room = asked ? 0 : Math.max(this.room ?? 0, this.order.length);
     show(this.root.querySelector(".resting"), rest && this.view.get("sort") !== "gpu");
     this.headings();
     const all = this.rows.reduce((sum, row) => sum + (row.count ?? 1), 0);
@@ -188,7 +189,8 @@ export class Processes {
     let from = Math.max(0, Math.floor(top / height) - OVERSCAN);
     let to = Math.min(total, Math.ceil((top + this.scroller.clientHeight) / height) + OVERSCAN);
     if (this.printing) [from, to] = [0, Math.min(total, PRINTED)];
-    this.body.style.height = `${total * height}px`;
+    // Of few rows one more or less moves nothing below; the reader's own choices do.
+    this.body.style.height = `${Math.max(total, Math.min(this.room, 20)) * height}px`;
     setAttribute(this.grid, "aria-rowcount", total + 1);
     const focused = this.body.contains(document.activeElement) ? this.active : null;
     const needed = [];

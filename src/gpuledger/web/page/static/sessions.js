@@ -16,6 +16,7 @@ export class Sessions {
     this.until = null;
     this.wholeAt = -Infinity;
     this.running = null;
+    this.first = new Promise((resolve) => (this.told = resolve));
   }
 
   /** Asks again; a second call while one runs waits for the same. */
@@ -46,6 +47,7 @@ export class Sessions {
     }
     this.fromBooks = answer.from_books;
     this.until = answer.until;
+    this.told();
     this.changed();
   }
 }

@@ -47,8 +47,9 @@ export class Header {
     const title = fresh.name === "live" ? this.title : `${fresh.name === "lost" ? "disconnected" : fresh.name} \u00b7 ${this.title ?? "gpuledger"}`;
     if (title && document.title !== title) document.title = title;
     if (fresh.name !== this.said) {
+      const first = this.said === "connecting";
       this.said = fresh.name;
-      setText(byId("said"), { live: "Live again.", stale: "What is shown is stale.", lost: "Disconnected, trying again.", paused: "Paused." }[fresh.name] ?? "");
+      setText(byId("said"), { live: first ? "" : "Live again.", stale: "What is shown is stale.", lost: "Disconnected, trying again.", paused: "Paused." }[fresh.name] ?? "");
     }
   }
 

@@ -267,7 +267,7 @@ export class Processes {
     else if ((index + 1) * height > scrollTop + room) this.scroller.scrollTop = (index + 1) * height - room;
     this.active = row.key;
     this.render();
-    this.nodes.get(row.key)?.focus({ preventScroll: true });
+    this.nodes.get(row.key)?.focus();
   }
 }
 

@@ -64,7 +64,8 @@ class EnergyReports:
         self._prices = prices
         self._monotonic = monotonic
         self._made: OrderedDict[_Key, _Made] = OrderedDict()
-        self._next = 1
+        # A cursor of those who were here before a reload, or before a restart, must not name one of these.
+        self._next = int(monotonic() * 1000) + 1
         self.computed = 0
 
     def told(self, page: Page, asked: Mapping[str, Any]) -> Words:

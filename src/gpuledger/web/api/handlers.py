@@ -63,11 +63,13 @@ class Handlers:
 
     def _tell_sessions(self, request: Request, asked: _Asked) -> Response | Later:
         page, books = self._api.current[1], self._api.books
-        return self._api.workers["sessions"].ask(lambda: answer(sessions_of(page, books, asked), request))
+        worker = self._api.workers["sessions"]
+        return worker.ask(_same(request), lambda: answer(sessions_of(page, books, asked), request))
 
     def _tell_energy(self, request: Request, asked: _Asked) -> Response | Later:
         page = self._api.current[1]
-        return self._api.workers["energy"].ask(lambda: answer(self._energy.told(page, asked), request))
+        worker = self._api.workers["energy"]
+        return worker.ask(_same(request), lambda: answer(self._energy.told(page, asked), request))
 
     def _tell_events(self, _: Request, asked: _Asked) -> Response:
         limit = asked["limit"]
@@ -84,3 +86,8 @@ class Handlers:
             self._description = encoded(description())
         headers = (("Cache-Control", "no-cache"),)
         return packed(self._description, gzip=wants_gzip(request), headers=headers)
+
+
+def _same(request: Request) -> tuple[str, bool]:
+    """What makes two requests to one endpoint the same."""
+    return request.query, wants_gzip(request)

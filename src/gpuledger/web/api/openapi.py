@@ -9,7 +9,7 @@ from gpuledger import __version__
 from gpuledger.web.api.endpoints import ENDPOINTS, Endpoint
 from gpuledger.web.api.examples import EXAMPLES
 from gpuledger.web.api.parameters import Parameter
-from gpuledger.web.api.schemas import SCHEMAS
+from gpuledger.web.api.schemas import EVENT, SCHEMAS
 
 _ABOUT = (
     "What `gpuledger serve` knows, for its page, for `gpuledger top` and for programs. Base units and unix "
@@ -57,7 +57,7 @@ def _responses(endpoint: Endpoint) -> Mapping[str, Any]:
 
 def _success(endpoint: Endpoint) -> Mapping[str, Any]:
     if not endpoint.schema:
-        content: Mapping[str, Any] = {"text/event-stream": {"schema": {"type": "string"}}}
+        content: Mapping[str, Any] = {"text/event-stream": {"schema": EVENT}}
     else:
         schema = {"$ref": f"#/components/schemas/{endpoint.schema}"}
         example = EXAMPLES.get(endpoint.name)

@@ -15,7 +15,17 @@ from gpuledger.web.api.answers import bad_request
 # More than there are parameters: a query with so many is no question.
 _MOST = 32
 _UNIX: Final = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_LATEST: Final = 253_000_000_000.0
+_AGO: Final = re.compile(r"[0-9]{1,4}[smhd]")
+_DATE: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2}))?"
+)
+_WORDS: Final = ("now", "today", "yesterday", "month")
+# The year 2096.
+_LATEST: Final = 4_000_000_000
+_WANTED: Final = (
+    "unix seconds, RFC 3339 (2026-11-01T08:00:00Z; a + in it is written %2B), a date, so long ago (36h, 7d), "
+    "or now, today, yesterday or month is wanted"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +116,40 @@ class Moment:
     text: str
 
     def unix(self, now: float) -> float:
-        """Unix seconds. Raises Refused."""
+        """Unix seconds. Raises Refused for a day that no calendar has."""
         if _UNIX.fullmatch(self.text):
-            found = float(self.text)
-            if found < _LATEST:
-                return found
+            return float(self.text)
         try:
-            return max(moment(self.name, self.text, now), 0.0)
-        except UsageError as error:
-            raise bad_request(self.name, str(error)) from None
+            return max(moment(self.name, self.text.upper() if "-" in self.text else self.text, now), 0.0)
+        except UsageError:
+            raise bad_request(self.name, f"{self.name}: {_WANTED}") from None
 
 
 def moment_parameter(name: str, about: str, default: str) -> Parameter:
     """A point in time; `default` is what it is when it is not given."""
+
+    def read(text: str) -> Moment:
+        if _UNIX.fullmatch(text):
+            if float(text) <= _LATEST:
+                return Moment(name, text)
+        elif text in _WORDS or _AGO.fullmatch(text) or _DATE.fullmatch(text):
+            return Moment(name, text)
+        raise ValueError(_WANTED)
+
     return Parameter(
         name,
-        f"{about} Unix seconds, RFC 3339, or so long ago (`24h`, `7d`).",
+        f"{about} Unix seconds, RFC 3339, a date (local midnight), so long ago, or a word.",
         {
             "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": 4_000_000_000},
+                {"type": "number", "minimum": 0, "maximum": _LATEST},
                 {"type": "string", "format": "date-time"},
-                {"type": "string", "pattern": "^[0-9]{1,4}[smhd]$"},
-                {"enum": ["now", "today", "yesterday", "month"]},
+                {"type": "string", "format": "date"},
+                {"type": "string", "pattern": f"^{_AGO.pattern}$"},
+                {"enum": list(_WORDS)},
             ],
             "default": default,
         },
-        lambda text: Moment(name, text),
+        read,
         Moment(name, default),
         example=default,
     )

@@ -168,6 +168,17 @@ _MAP: Final = _object(
     "A map of owners.", name=_TEXT, success=_FLAG, last_success=_or_null(_UNIX), entries=_COUNT, error=_TEXT
 )
 
+# Of one server-sent event; its data are JSON.
+EVENT: Final = {
+    "type": "object",
+    "description": (
+        "tick: {tick, unix, now, healthy, readings}, with the tick as id; session: {opened, closed} since "
+        "the event before."
+    ),
+    "properties": {"id": _TEXT, "event": {"enum": ["tick", "session"]}, "data": _TEXT},
+    "required": ["event", "data"],
+}
+
 SCHEMAS: Final[dict[str, Schema]] = {
     "Status": _STATUS,
     "DeviceOwner": _DEVICE_OWNER,

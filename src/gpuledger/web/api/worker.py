@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -21,31 +21,33 @@ _BUSY = Refused(503, "busy", "too many others are waiting for such an answer; as
 
 class Worker:
     """Computes one answer after the other. Its thread begins with the first one, and does not keep the
-    program from ending.
+    program from ending. Used in the event loop.
     """
 
     def __init__(self, name: str, waiting: int = 16) -> None:
         self._name = name
         self._most = waiting
-        self._waiting = 0
+        self._running: dict[Hashable, Later] = {}
         self._jobs: SimpleQueue[_Job] | None = None
 
-    def ask(self, compute: Callable[[], Response]) -> Response | Later:
-        """The answer later; 503 when too many wait already. Called in the event loop."""
-        if self._waiting >= self._most:
+    def ask(self, what: Hashable, compute: Callable[[], Response]) -> Response | Later:
+        """The answer later, the same one for all who ask for the same until it is there; 503 when too many
+        others wait already.
+        """
+        running = self._running.get(what)
+        if running is not None and running.get_loop() is asyncio.get_running_loop():
+            return running
+        if len(self._running) >= self._most:
             return _BUSY.response
-        self._waiting += 1
         loop = asyncio.get_running_loop()
         answer: Later = loop.create_future()
-        answer.add_done_callback(self._done)
+        self._running[what] = answer
+        answer.add_done_callback(lambda _: self._running.pop(what, None))
         if self._jobs is None:
             self._jobs = SimpleQueue()
             Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True).start()
         self._jobs.put((compute, answer, loop))
         return answer
-
-    def _done(self, _: Later) -> None:
-        self._waiting -= 1
 
 
 def _work(jobs: SimpleQueue[_Job]) -> None:

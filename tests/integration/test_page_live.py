@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from browser import Look, looking
 from running import Server, free_port, serving
@@ -184,3 +184,73 @@ def test_nothing_is_asked_for_while_nobody_looks(look: Look) -> None:
     look.page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
     pass_snapshots(look)
     expect(look("#fresh")).to_have_text("live")
+
+
+def tell(look: Look, **changes: dict[str, object]) -> None:
+    """From here on the node's snapshots say otherwise in these groups."""
+
+    def changed(route: Route) -> None:
+        answer = route.fetch()
+        if answer.status != 200:
+            route.fulfill(response=answer)
+            return
+        told = answer.json()
+        for group, values in changes.items():
+            told[group].update(values)
+        route.fulfill(response=answer, json=told)
+
+    look.page.route("**/api/v1/snapshot", changed)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"paused": True, "paused_until": None, "readings": False}, r"^paused$"),
+        ({"paused": True, "paused_until": 2e9, "readings": False}, r"^paused until 18 May \d\d:\d\d:\d\d$"),
+        ({"readings": False, "stalled": True}, r"^stale since \d+\s"),
+    ],
+)
+def test_a_pause_is_no_failure_and_a_stall_is_stale(
+    look: Look, status: dict[str, object], words: str
+) -> None:
+    tell(look, status=status)
+    expect(look("#fresh")).to_have_text(re.compile(words))
+
+
+def test_what_is_wrong_stands_in_the_header_and_leads_to_health(look: Look) -> None:
+    tell(look, status={"healthy": False, "text": "ledger: the disk is full"})
+    expect(look("#verdict")).to_have_text("ledger: the disk is full")
+    look("#verdict").click()
+    expect(look.section("health").locator("details")).to_have_attribute("open", "")
+    expect(look("#h-health")).to_be_focused()
+
+
+def test_a_recording_is_not_called_simulated(look: Look) -> None:
+    tell(look, source={"name": "replay", "detail": "bug.jsonl.gz"})
+    expect(look("#banner")).to_have_text(re.compile(r"^Recorded data \(bug.jsonl.gz\): played back"))
+
+
+def test_who_comes_back_to_the_page_is_not_told_that_it_was_stale(look: Look) -> None:
+    hide = "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+    fire = "document.dispatchEvent(new Event('visibilitychange'));"
+    look.page.evaluate(hide + fire)
+    expect(look("#fresh")).to_have_text("connecting…")
+    look.page.evaluate("delete document.hidden;" + fire)
+    expect(look("#fresh")).to_have_text("live")
+    expect(look("#said")).to_be_empty()
+
+
+def test_updates_shift_nothing(browser: Browser, tmp_path: Path) -> None:
+    with serving("--source", scenario(tmp_path, TWO)) as server:
+        server.wait_ticks()
+        with looking(browser, server.url) as look:
+            look.open()
+            expect(look.section("energy").locator(".missing")).to_be_visible()
+            expect(look.section("health").locator(".verdict-line")).to_contain_text("finding")
+            look.page.evaluate(
+                "window.shifts = []; new PerformanceObserver((list) => shifts.push("
+                "...list.getEntries().map((entry) => entry.value))).observe({type: 'layout-shift'})"
+            )
+            pass_snapshots(look, 5)
+            # Of a number that got a digit more its own text is all that moves.
+            assert sum(look.page.evaluate("shifts")) < 0.0005

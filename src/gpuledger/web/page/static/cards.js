@@ -30,9 +30,7 @@ export class Cards {
 
   snapshot(data) {
     const gpus = data.devices.filter((device) => !device.instance);
-    const parts = Map.groupBy
-      ? Map.groupBy(data.devices.filter((device) => device.instance), (device) => device.gpu)
-      : grouped(data.devices.filter((device) => device.instance));
+    const parts = byGpu(data.devices.filter((device) => device.instance));
     this.data = data;
     show(document.getElementById("no-gpus"), gpus.length === 0);
     if (gpus.length === 0) setName(document.getElementById("no-gpus"), nothing(data), 400);
@@ -150,9 +148,10 @@ export class Cards {
   }
 }
 
-function grouped(devices) {
+/** Instances by the index of their GPU. */
+function byGpu(instances) {
   const groups = new Map();
-  for (const device of devices) groups.set(device.gpu, [...(groups.get(device.gpu) ?? []), device]);
+  for (const one of instances) groups.set(one.gpu, [...(groups.get(one.gpu) ?? []), one]);
   return groups;
 }
 

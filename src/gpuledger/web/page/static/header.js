@@ -19,7 +19,7 @@ export class Header {
       source.driver_version && `driver ${source.driver_version}`,
       source.cuda_version && `CUDA ${source.cuda_version}`,
       `source ${source.name}`,
-      `every ${duration(status.interval_seconds)}`,
+      `every ${status.interval_seconds}\u00a0s`,
     ];
     setName(byId("facts"), facts.filter(Boolean).join(" \u00b7 "));
     show(byId("banner"), source.simulated);

@@ -82,11 +82,16 @@ export class Live {
     clearTimeout(this.later);
     this.later = null;
     this.events?.close();
+    // Whoever comes back is not to be told that all was stale meanwhile.
+    this.connected = false;
+    this.ever = false;
+    this.tell();
   }
 
   lost() {
     this.events?.close();
     this.connected = false;
+    this.ever = true;
     this.retryAt = performance.now() + this.pause;
     this.retry = setTimeout(() => this.connect(), this.pause);
     this.pause = Math.min(LONGEST_PAUSE, this.pause * (1.5 + Math.random() / 2));

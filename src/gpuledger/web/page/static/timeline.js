@@ -244,7 +244,7 @@ export class Timeline {
     const load = session.sm_mean_ratio === null ? "" : `, SM ${percent(session.sm_mean_ratio)} on average`;
     const held = session.held_seconds ? `, ${duration(session.held_seconds)} held without work` : "";
     setText(this.part("detail-when"), `${moment(bar.from, this.now)} to ${until}: ${duration(bar.to - bar.from)}${load}${held}`);
-    setText(this.part("detail-energy"), energyWords(session));
+    setText(this.part("detail-energy"), `\u00b7 ${energyWords(session)}`);
   }
 
   paint() {

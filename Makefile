@@ -55,6 +55,7 @@ screenshots: $(VENV)/.dev debian  ## take docs/pictures/ anew, of a simulated no
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
 	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
+	$(BIN)/python benchmarks/watchers.py --write docs/performance.md
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md

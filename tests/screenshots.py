@@ -17,10 +17,10 @@ from playwright.sync_api import Locator, expect
 from browser import DESKTOP, PHONE, Look, chromium, looking
 from running import Server, serving, wait_until
 
-HOURS = 5
+HOURS = 3
 MARGIN = 12
 # Half a minute of the node's time a tick: what takes more than a minute would not be observed.
-PACE = ("--speed", "120", "--interval", "250ms")
+PACE = ("--speed", "60", "--interval", "500ms")
 PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")
 NODE = {"GPULEDGER_NODE_NAME": "gpu-node-17", "GPULEDGER_CONTROL_SOCKET": "none"}
 
@@ -92,7 +92,7 @@ def main() -> None:
         def grown() -> bool:
             return bool(server.get("/api/v1/snapshot").json()["unix"] - began > HOURS * 3600)
 
-        wait_until(grown, f"{HOURS} hours of a simulated node", HOURS * 120)
+        wait_until(grown, f"{HOURS} hours of a simulated node", HOURS * 200)
         take(server, folder)
 
 

@@ -197,6 +197,13 @@ def wide(look: Look) -> int:
     return end - begin
 
 
+# Whether the timeline shows less than so many seconds.
+NARROWER = """(length) => {
+    const [begin, end] = document.querySelector('.stage').dataset.window.split(' ');
+    return end - begin < length;
+}"""
+
+
 def test_the_timeline_has_a_lane_per_device_and_knows_the_sessions(look: Look) -> None:
     expect(part(look, "sessions", ".known")).to_have_text(re.compile(r"^\d\d+ sessions$"))
     expect(look(".stage")).to_have_attribute("aria-label", re.compile(r"\d+ sessions on 13 devices$"))
@@ -348,6 +355,22 @@ def test_on_a_phone_a_tap_on_a_session_tells_of_it(browser: Browser, server: Ser
         assert box is not None
         canvas.tap(position={"x": box["width"] - 30, "y": 26 + 9})
         expect(part(look, "sessions", ".detail-who")).to_have_text("ml-research/llama-pretrain-worker-0")
+
+
+def test_on_a_phone_two_fingers_zoom_the_timeline(browser: Browser, server: Server) -> None:
+    with looking(browser, server.url, **PHONE) as look:
+        look.open()
+        look.section("sessions").get_by_role("button", name="6 h").tap()
+        canvas = look(".stage canvas")
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        assert box is not None
+        fingers = look.page.context.new_cdp_session(look.page)
+        middle, y = box["x"] + box["width"] / 2, box["y"] + 60
+        for kind, apart in [("touchStart", 30), ("touchMove", 60), ("touchMove", 90), ("touchEnd", None)]:
+            points = [] if apart is None else [{"x": middle + apart * side, "y": y} for side in (-1, 1)]
+            fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        look.page.wait_for_function(NARROWER, arg=4 * 3600)
 
 
 def test_all_that_is_loaded_weighs_less_than_150_kilobytes(look: Look) -> None:

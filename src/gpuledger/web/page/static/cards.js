@@ -132,7 +132,7 @@ export class Cards {
     const quiet = this.quiet(device);
     const words = [owner.processes === 0 ? "runs nothing" : "does not use it"];
     if (quiet && quiet !== HOUR) words.push(quiet);
-    else if (owner.held_seconds >= 60) words.push(`held ${duration(owner.held_seconds)} without work in all`);
+    else if (owner.held_seconds >= 60) words.push(`${duration(owner.held_seconds)} unused in all`);
     return words.map((word) => word.replaceAll(" ", "\u00a0")).join(", ");
   }
 

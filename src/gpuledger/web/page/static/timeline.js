@@ -24,6 +24,7 @@ export class Timeline {
     this.stage = this.part("stage");
     this.painter = new Painter(this.canvas);
     this.lanes = [];
+    this.open = [];
     this.places = [];
     this.selected = null;
     this.hovered = null;
@@ -75,6 +76,7 @@ export class Timeline {
     const known = this.store ? [...this.store.known.values()] : [];
     this.lanes = lanesOf(known, this.places, this.now);
     this.byId = new Map(this.lanes.flatMap((lane) => lane.bars.map((bar) => [bar.session.id, bar])));
+    this.open = [...this.byId.values()].filter((bar) => bar.session.ended === null);
     for (const name of ["selected", "hovered"]) this[name] = this[name] ? (this.byId.get(this[name].session.id) ?? null) : null;
     const notes = [];
     if (this.store && !this.store.fromBooks) notes.push("No books are kept: only what runs now is known.");
@@ -248,6 +250,7 @@ export class Timeline {
   }
 
   paint() {
+    for (const bar of this.open) bar.to = Math.max(this.now, bar.session.last_seen);
     const stamp = { lanes: this.lanes, from: this.from, to: this.to, now: this.now, selected: this.selected, hovered: this.hovered };
     this.painter.paint(this.stage.clientWidth, stamp);
     const inSight = this.lanes.reduce((sum, lane) => sum + this.inSight(lane).length, 0);

@@ -152,5 +152,7 @@ def test_print_shows_all_rows_and_no_controls(browser: Browser, server: Server) 
         look.page.evaluate("dispatchEvent(new Event('beforeprint'))")
         total = int(str(look("#processes [role=grid]").get_attribute("aria-rowcount"))) - 1
         assert look.rows().count() == total
+        look.page.set_viewport_size({"width": 720, "height": 1000})
+        assert look.overflow() == 0
         expect(look("#processes input")).to_be_hidden()
         expect(look("nav")).to_be_hidden()

@@ -86,9 +86,9 @@ export class HealthPanel {
 }
 
 function findingNode() {
-  const parts = { icon: icon("ok"), level: make("span"), check: make("strong"), summary: make("span"), remedy: make("span", { class: "remedy" }) };
+  const parts = { icon: icon("ok"), level: make("span"), check: make("code", { class: "soft" }), summary: make("span"), remedy: make("span", { class: "remedy" }) };
   const state = make("span", { class: "state" }, parts.icon, parts.level);
-  const node = make("li", {}, state, make("div", {}, parts.check, ": ", parts.summary, parts.remedy));
+  const node = make("li", {}, state, make("div", {}, parts.summary, " ", parts.check, parts.remedy));
   node.parts = parts;
   return node;
 }

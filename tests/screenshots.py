@@ -50,10 +50,13 @@ def _held(look: Look, file: Path) -> None:
 
 
 def _timeline(look: Look, file: Path) -> None:
+    look.section("sessions").get_by_role("button", name="Zoom in").click()
     look(".stage").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):
         look.page.keyboard.press(key)
-    _framed(look, [look.section("sessions").locator(".section-head"), look(".legend").first], file)
+    look("#sessions details").evaluate("(fold) => fold.remove()")
+    look.section("sessions").evaluate(f"(section) => {{ section.style.padding = '{MARGIN}px'; }}")
+    look.section("sessions").screenshot(path=file)
 
 
 PICTURES: dict[str, tuple[dict[str, Any], Callable[[Look, Path], None]]] = {

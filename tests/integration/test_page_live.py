@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
@@ -20,6 +21,10 @@ gpus:
      processes: [{name: /usr/bin/python3, user: ada, memory: 30GB, load: 0.8}]}
   - {model: NVIDIA A100-SXM4-80GB, memory: 80GB, empty_watts: 60, load_watts: 300, limit_watts: 400}
 """
+# What a browser does with a tab that is behind another, and when it comes to the front.
+FIRE = "document.dispatchEvent(new Event('visibilitychange'));"
+HIDE = "Object.defineProperty(document, 'hidden', {value: true, configurable: true});" + FIRE
+SHOW = "delete document.hidden;" + FIRE
 ASKED = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
 
 
@@ -170,24 +175,20 @@ def test_rows_rest_while_the_reader_points_at_them_and_are_sorted_anew_after(loo
     assert shares() == sorted(shares(), reverse=True)
 
 
-def test_nothing_is_asked_for_while_nobody_looks(look: Look) -> None:
-    look.page.evaluate(
-        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
-        "document.dispatchEvent(new Event('visibilitychange'))"
-    )
+def test_nothing_is_asked_for_while_nobody_looks(look: Look, server: Server) -> None:
+    look.page.evaluate(HIDE)
+    expect(look("#fresh")).to_have_text("connecting…")
     asked = look.page.evaluate(ASKED)
-    # A snapshot that was on its way may still arrive; then four seconds of the page's own clock are silent.
-    look.page.wait_for_function(
-        "(until) => performance.now() > until", arg=look.page.evaluate("performance.now()") + 4000
-    )
+    server.wait_ticks(server.get("/api/v1/snapshot").json()["tick"] + 4)
+    # One that was on its way may have arrived.
     assert look.page.evaluate(ASKED) <= asked + 1
-    look.page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    look.page.evaluate(SHOW)
     pass_snapshots(look)
     expect(look("#fresh")).to_have_text("live")
 
 
-def tell(look: Look, **changes: dict[str, object]) -> None:
-    """From here on the node's snapshots say otherwise in these groups."""
+def tell(look: Look, change: Callable[[Any], None]) -> None:
+    """From here on the node's snapshots say otherwise."""
 
     def changed(route: Route) -> None:
         answer = route.fetch()
@@ -195,8 +196,7 @@ def tell(look: Look, **changes: dict[str, object]) -> None:
             route.fulfill(response=answer)
             return
         told = answer.json()
-        for group, values in changes.items():
-            told[group].update(values)
+        change(told)
         route.fulfill(response=answer, json=told)
 
     look.page.route("**/api/v1/snapshot", changed)
@@ -213,12 +213,13 @@ def tell(look: Look, **changes: dict[str, object]) -> None:
 def test_a_pause_is_no_failure_and_a_stall_is_stale(
     look: Look, status: dict[str, object], words: str
 ) -> None:
-    tell(look, status=status)
+    tell(look, lambda told: told["status"].update(status))
     expect(look("#fresh")).to_have_text(re.compile(words))
 
 
 def test_what_is_wrong_stands_in_the_header_and_leads_to_health(look: Look) -> None:
-    tell(look, status={"healthy": False, "text": "ledger: the disk is full"})
+    wrong = {"healthy": False, "text": "ledger: the disk is full"}
+    tell(look, lambda told: told["status"].update(wrong))
     expect(look("#verdict")).to_have_text("ledger: the disk is full")
     look("#verdict").click()
     expect(look.section("health").locator("details")).to_have_attribute("open", "")
@@ -226,16 +227,15 @@ def test_what_is_wrong_stands_in_the_header_and_leads_to_health(look: Look) -> N
 
 
 def test_a_recording_is_not_called_simulated(look: Look) -> None:
-    tell(look, source={"name": "replay", "detail": "bug.jsonl.gz"})
+    played = {"name": "replay", "detail": "bug.jsonl.gz"}
+    tell(look, lambda told: told["source"].update(played))
     expect(look("#banner")).to_have_text(re.compile(r"^Recorded data \(bug.jsonl.gz\): played back"))
 
 
 def test_who_comes_back_to_the_page_is_not_told_that_it_was_stale(look: Look) -> None:
-    hide = "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
-    fire = "document.dispatchEvent(new Event('visibilitychange'));"
-    look.page.evaluate(hide + fire)
+    look.page.evaluate(HIDE)
     expect(look("#fresh")).to_have_text("connecting…")
-    look.page.evaluate("delete document.hidden;" + fire)
+    look.page.evaluate(SHOW)
     expect(look("#fresh")).to_have_text("live")
     expect(look("#said")).to_be_empty()
 
@@ -254,3 +254,26 @@ def test_updates_shift_nothing(browser: Browser, tmp_path: Path) -> None:
             pass_snapshots(look, 5)
             # Of a number that got a digit more its own text is all that moves.
             assert sum(look.page.evaluate("shifts")) < 0.0005
+
+
+def test_who_held_a_device_before_is_not_called_its_holder(look: Look) -> None:
+    def before(told: Any) -> None:
+        (device,) = (one for one in told["devices"] if one["gpu"] == "4")
+        gone = {**device["owners"][0], "pod": "gone-before", "present": False, "processes": None}
+        device["owners"].insert(0, gone)
+
+    tell(look, before)
+    pass_snapshots(look)
+    expect(look.card("4").locator(".owner")).to_have_text(["jupyter-pavel"])
+
+
+def test_of_large_snapshots_not_every_one_is_asked_for(look: Look) -> None:
+    ticks: list[int] = []
+
+    def large(told: Any) -> None:
+        told["padding"] = "x" * 500_000
+        ticks.append(told["tick"])
+
+    tell(look, large)
+    pass_snapshots(look, 3)
+    assert ticks[-1] - ticks[-2] > 1

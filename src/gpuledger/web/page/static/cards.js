@@ -99,7 +99,7 @@ export class Cards {
   }
 
   fillWho(parts, device, state) {
-    const owners = device.owners.filter((owner) => owner.present || state === "held");
+    const owners = device.owners.filter((owner) => owner.present);
     const lines = state === "down" ? [] : owners.slice(0, state === "held" ? 1 : OWNERS_SHOWN);
     keep(parts.owners, lines, ownerKey, ownerNode, (item, owner) => {
       const { within, name } = ownerParts(owner);
@@ -132,7 +132,7 @@ export class Cards {
     const quiet = this.quiet(device);
     const words = [owner.processes === 0 ? "runs nothing" : "does not use it"];
     if (quiet && quiet !== HOUR) words.push(quiet);
-    else if (owner.held_seconds >= 60) words.push(`${duration(owner.held_seconds)} unused in all`);
+    else if (owner.held_seconds >= 60) words.push(`${duration(owner.held_seconds)} unused so far`);
     return words.map((word) => word.replaceAll(" ", "\u00a0")).join(", ");
   }
 

@@ -59,7 +59,7 @@ export function energyTiles(answer) {
   const { total } = answer;
   tile("energy", energy(total.joules), total.cost === null ? "since midnight; no price is set" : `since midnight: ${cost(total.cost, answer.currency)}`);
   const idle = answer.own.find((row) => row.account === "idle")?.joules ?? 0;
-  const held = answer.rows.reduce((sum, row) => sum + (row.held_gpu_seconds ?? 0), 0);
+  const held = total.held_gpu_seconds ?? 0;
   const share = total.joules > 0 ? percent(idle / total.joules) : "\u2013";
   tile("idle", share, `of today's energy; ${gpuHours(held)} GPU-hours held without work`);
 }

@@ -54,7 +54,7 @@ def _timeline(look: Look, file: Path) -> None:
     look(".stage").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):
         look.page.keyboard.press(key)
-    look("#sessions details").evaluate("(fold) => fold.remove()")
+    look("#sessions details").evaluate("(fold) => { fold.hidden = true; }")
     look.section("sessions").evaluate(f"(section) => {{ section.style.padding = '{MARGIN}px'; }}")
     look.section("sessions").screenshot(path=file)
 

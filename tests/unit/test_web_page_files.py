@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from gpuledger import __version__
 from gpuledger.outputs.routes import Request, Response, Routes
 from gpuledger.web.landing import Links
 from gpuledger.web.page import files
-from gpuledger.web.page.files import FOLDER, NAMES, page_routes, page_version
+from gpuledger.web.page.files import FOLDER, NAMES, page_version
+from gpuledger.web.page.routes import page_routes
 from unit.outputs_support import FakeClock, a_page
 
 STATIC = Path(files.__file__).with_name("static")
@@ -127,3 +130,17 @@ def test_it_names_the_version_and_leads_who_has_no_scripts_to_the_plain_table() 
 
 def test_all_of_it_weighs_less_than_150_kilobytes() -> None:
     assert sum(len(ask(path).body) for path in ("/", *(FOLDER + name for name in NAMES))) < 150_000
+
+
+def test_who_is_not_looked_at_has_nothing_of_it_in_memory_and_never_openssl() -> None:
+    script = """
+import sys
+from gpuledger.outputs.routes import Request
+from gpuledger.web.landing import Links
+from gpuledger.web.page.routes import page_routes
+exact, _ = page_routes(lambda: None, Links(), None)
+assert "gpuledger.web.page.files" not in sys.modules
+assert exact["/"](Request("GET", "/")).status == 200
+assert "_hashlib" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -50,7 +50,7 @@ from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.recent import STEP
 from gpuledger.web.landing import Links, landing
-from gpuledger.web.page.files import page_routes
+from gpuledger.web.page.routes import page_routes
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings

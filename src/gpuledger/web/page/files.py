@@ -1,26 +1,25 @@
-"""The page's own files, and the handlers that serve them: `/`, `/page/...` and, without scripts, `/plain`.
+"""The page's own files as answers: read when asked for, known by one hash of them all.
 
-The files lie beside this module and are read when they are asked for: nothing of them stays in memory but one
-hash of them all. It stands in every address of theirs, so that a browser keeps them for good, and fetches all
-anew from another version of the program.
+The hash stands in every address of theirs, so that a browser keeps them for good, and fetches all anew from
+another version of the program. Nothing else of them stays in memory.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
 from functools import cache
-from hashlib import sha256
 from html import escape
-from pkgutil import get_data
+from pathlib import PurePath
+from typing import TYPE_CHECKING, cast
 
 from gpuledger import __version__
 from gpuledger.exposition.negotiation import accepts_gzip
-from gpuledger.model.page import Page
-from gpuledger.model.source import Clock
-from gpuledger.outputs.routes import Handler, Request, Response, plain
-from gpuledger.web.landing import Links, landing
+from gpuledger.outputs.routes import Request, Response, plain
+from gpuledger.web.landing import Links
+
+if TYPE_CHECKING:
+    from importlib.abc import ResourceLoader
 
 FOLDER = "/page/"
 PLAIN_TABLE = "/plain"
@@ -68,41 +67,42 @@ _ASK_AGAIN = "no-cache"
 _GZIP_FRAME = 31
 
 
-def page_routes(
-    current: Callable[[], Page], links: Links, clock: Clock
-) -> tuple[dict[str, Handler], dict[str, Handler]]:
-    """What is answered at exact paths, and below which prefixes: for the routes of a listener."""
-    document = _index(links)
+def index(request: Request, links: Links) -> Response:
+    """The document. Its addresses are relative, so that it works below a proxy's path, too."""
+    parts = {
+        b"<!-- modules -->": _modules(),
+        b"<!-- links -->": _links(links),
+        b"<!-- version -->": escape(__version__),
+    }
+    content = _read(_INDEX)
+    for mark, text in parts.items():
+        content = content.replace(mark, text.encode())
+    return _answer(request, _REFERENCE.sub(_versioned, content), _TYPES["html"], _ASK_AGAIN)
 
-    def index(request: Request) -> Response:
-        return _answer(request, document(), _TYPES["html"], _ASK_AGAIN)
 
-    def file(request: Request) -> Response:
-        name = request.path.removeprefix(FOLDER)
-        if name not in NAMES:
-            return plain("the page has no such file", 404)
-        kept = _FOR_GOOD if request.query == f"v={page_version()}" else _ASK_AGAIN
-        return _answer(request, _content(name), _TYPES[name.rpartition(".")[2]], kept)
-
-    table = landing(current, links, clock, PLAIN_TABLE)
-    return {"/": index, PLAIN_TABLE: table}, {FOLDER: file}
+def file(request: Request) -> Response:
+    """One of NAMES, or 404."""
+    name = request.path.removeprefix(FOLDER)
+    if name not in NAMES:
+        return plain("the page has no such file", 404)
+    kept = _FOR_GOOD if request.query == f"v={page_version()}" else _ASK_AGAIN
+    return _answer(request, _content(name), _TYPES[name.rpartition(".")[2]], kept)
 
 
 @cache
 def page_version() -> str:
-    """A hash of all files: another one when any of them is another."""
-    digest = sha256()
+    """A checksum of all files: another one when any of them is another."""
+    # Nobody attacks it, and OpenSSL's hashes would cost four mebibytes.
+    checksum = 0
     for name in (_INDEX, *NAMES):
-        digest.update(_read(name))
-    return digest.hexdigest()[:12]
+        checksum = zlib.crc32(_read(name), checksum)
+    return f"{checksum:08x}"
 
 
 def _read(name: str) -> bytes:
-    # Also out of an archive, and without what importlib.resources would keep in memory.
-    content = get_data("gpuledger.web.page", f"static/{name}")
-    if content is None:
-        raise FileNotFoundError(name)
-    return content
+    # By the loader: also out of an archive, and without what importlib.resources would keep in memory.
+    loader = cast("ResourceLoader", __spec__.loader)
+    return loader.get_data(str(PurePath(__file__).with_name("static") / name))
 
 
 def _content(name: str) -> bytes:
@@ -112,23 +112,6 @@ def _content(name: str) -> bytes:
 
 def _versioned(found: re.Match[bytes]) -> bytes:
     return found[1] + f'?v={page_version()}"'.encode()
-
-
-def _index(links: Links) -> Callable[[], bytes]:
-    """Makes the document. Its addresses are relative, so that it works below a proxy's path, too."""
-
-    def document() -> bytes:
-        parts = {
-            b"<!-- modules -->": _modules(),
-            b"<!-- links -->": _links(links),
-            b"<!-- version -->": escape(__version__),
-        }
-        content = _read(_INDEX)
-        for mark, text in parts.items():
-            content = content.replace(mark, text.encode())
-        return _REFERENCE.sub(_versioned, content)
-
-    return document
 
 
 def _modules() -> str:
@@ -151,7 +134,7 @@ def _links(links: Links) -> str:
 
 
 def _answer(request: Request, body: bytes, content_type: str, kept: str) -> Response:
-    tag = f'"{page_version()}"' if kept == _FOR_GOOD else f'"{sha256(body).hexdigest()[:16]}"'
+    tag = f'"{page_version()}"' if kept == _FOR_GOOD else f'"{zlib.crc32(body):08x}-{len(body)}"'
     headers = [
         ("Content-Security-Policy", POLICY),
         ("Referrer-Policy", "no-referrer"),

@@ -11,7 +11,7 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests bench clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -58,6 +58,9 @@ chart: $(VENV)/.run      ## write what deploy/helm/gpuledger has from elsewhere:
 manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew from the chart
 	$(BIN)/python -B deploy/helm/make/manifests.py
 
+screenshots: $(VENV)/.dev debian  ## take docs/pictures/ anew, of a simulated node (some minutes)
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
+
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
 	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
@@ -72,7 +75,7 @@ clean:                   ## remove what the other targets made
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
 DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
-          openssh-client docker-compose systemd
+          openssh-client docker-compose systemd chromium
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

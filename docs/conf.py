@@ -19,7 +19,7 @@ REPOSITORY = HERE.parent
 NAVIGATION = {
     "Start": ["start/server", "start/lab", "start/kubernetes", "start/finance"],
     "Install": ["install/*", "compose", "textfile", "openshift-deployment"],
-    "Look": ["top", "dashboards", "queries", "reports", "fleet"],
+    "Look": ["page", "top", "dashboards", "queries", "reports", "fleet"],
     "Understand": [
         "concepts/absence",
         "concepts/held",
@@ -46,6 +46,7 @@ NAVIGATION = {
         "web-config",
         "pause",
         "agent",
+        "remote-write",
         "operator",
         "performance",
     ],

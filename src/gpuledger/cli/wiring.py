@@ -51,6 +51,7 @@ from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.recent import STEP
 from gpuledger.web.landing import Links, landing
+from gpuledger.web.page.routes import page_routes
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
@@ -303,12 +304,14 @@ def listeners_of(
     http = build(HttpSettings, values)
     common = health_routes(lambda: parts.pages.page)
     shown = build(WebSettings, values).page
-    if shown != "off":
-        links = Links(http.metrics_path, tuple(every))
-        common["/"] = landing(lambda: parts.pages.page, links, parts.clock)
+    links = Links(http.metrics_path, tuple(every))
     below = {PREFIX: not_served(shown)}
-    if shown == "full" and parts.api is not None:
-        below = {PREFIX: parts.api.handler(_terms(values, parts.source.info))}
+    if shown == "landing":
+        common["/"] = landing(lambda: parts.pages.page, links, parts.clock)
+    elif shown == "full" and parts.api is not None:
+        exact, files = page_routes(lambda: parts.pages.page, links, parts.clock)
+        common |= exact
+        below = {**files, PREFIX: parts.api.handler(_terms(values, parts.source.info))}
     try:
         return tuple(
             (address, Routes({**common, **pages.routes(http.metrics_path, names)}, below))

@@ -93,6 +93,14 @@ class Node:
             raise self.wrong("a text is wanted")
         return "" if self.absent else str(self._node.value)
 
+    def literal(self, default: str) -> str:
+        """A scalar as written, `default` when absent; in quotes an empty text, `~` and `null` are texts."""
+        import yaml
+
+        if isinstance(self._node, yaml.ScalarNode) and self._node.style is not None:
+            return str(self._node.value)
+        return default if self.absent else self.text()
+
     def parsed(self, parse: Callable[[object], T], default: T) -> T:
         """What `parse` makes of the text, whose ValueErrors say what is wanted; `default` when absent."""
         if self.absent:

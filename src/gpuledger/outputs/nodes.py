@@ -40,6 +40,13 @@ class Node:
         node = self._node
         return node is None or (isinstance(node, yaml.ScalarNode) and node.value in _ABSENT)
 
+    @property
+    def mapping(self) -> bool:
+        """The value is a mapping, not a text or a list."""
+        import yaml
+
+        return isinstance(self._node, yaml.MappingNode)
+
     def section(self, keys: Iterable[str]) -> dict[str, Node]:
         """A mapping's values by key, absent ones for the keys that are not there.
 

@@ -64,6 +64,12 @@ class Relabelling:
     def __bool__(self) -> bool:
         return bool(self.rules)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relabelling) and other.rules == self.rules
+
+    def __hash__(self) -> int:
+        return hash(self.rules)
+
     def apply(self, labels: Labels) -> bool:
         """Change the labels in place; False when they are dropped. A label set to nothing is gone."""
         return all(step(labels) for step in self._steps)

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger.agent.relabel.rule import LABEL_NAME, METRIC_NAME, NAME, Relabelling
 from gpuledger.agent.scrape.lines import BadLine
-from gpuledger.exposition.remote_write import labels_bytes, series_prefix
+from gpuledger.exposition.remote_write import labels_bytes, series_bytes, series_prefix, timestamp_tail
 
 _EXPORTED: Final = "exported_"
 _NO_RULES: Final = Relabelling(())
@@ -19,6 +19,8 @@ _NO_RULES: Final = Relabelling(())
 Fate = bytes | tuple[()] | frozenset[object]
 DROPPED: Final[tuple[()]] = ()
 UNSENT: Final[frozenset[object]] = frozenset()
+# A value has so many bytes: what stands before them is the prefix.
+VALUE_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Labelling:
     """The rules for the series of one target, all of them known when its scraping begins.
 
     `labels` are the target's own. With `honor` those that the page has already stand as they are; without,
-    the page's own are moved aside, to `exported_...`.
+    the page's own are moved aside, to `exported_...`. `others` are what is done to the series for receivers
+    with rules of their own, when not all have the same: `routed` turns the one's bytes into theirs.
     """
 
     def __init__(
@@ -74,20 +77,47 @@ class Labelling:
         rules: Relabelling = _NO_RULES,
         limits: LabelLimits | None = None,
         delivery: Delivery | None = None,
+        others: Sequence[Delivery] = (),
     ) -> None:
         self._target = dict(sorted(labels.items()))
         self._rules = rules
         self._limits = limits or LabelLimits()
         self._delivery = delivery or Delivery()
+        self._others = tuple((other, dict[bytes, Fate]()) for other in others)
 
     def fate(self, page: dict[str, str], *, honor: bool) -> Fate:
         """What becomes of a series with these labels on the page, which this may change. Raises BadLine."""
         labels = self._final(page, honor=honor)
-        return DROPPED if labels is None else self._delivery.prefix(labels)
+        return DROPPED if labels is None else self._prefix(labels)
 
     def reported(self, name: str) -> Fate:
         """The bytes before the value of one of the series that tell of the scrape itself."""
-        return self._delivery.prefix({NAME: name, **self._target})
+        return self._prefix({NAME: name, **self._target})
+
+    def routed(self, other: int, entries: Sequence[bytes]) -> list[bytes]:
+        """Prefixes with something after them, as the other delivery of that number has them."""
+        route = self._others[other][1]
+        found = []
+        for entry in entries:
+            fate = route.get(entry[:-VALUE_BYTES])
+            if isinstance(fate, bytes):
+                found.append(fate + entry[-VALUE_BYTES:])
+        return found
+
+    def forget(self, told: Sequence[bytes]) -> None:
+        """Keep the other deliveries of these entries alone, when there are many more."""
+        for _, route in self._others:
+            if len(route) > 2 * len(told) + 64:
+                kept = {entry[:-VALUE_BYTES] for entry in told}
+                for prefix in [prefix for prefix in route if prefix not in kept]:
+                    del route[prefix]
+
+    def _prefix(self, labels: Mapping[str, str]) -> Fate:
+        prefix = self._delivery.prefix(labels)
+        if isinstance(prefix, bytes):
+            for other, route in self._others:
+                route[prefix] = other.prefix(labels)
+        return prefix
 
     def _final(self, page: dict[str, str], *, honor: bool) -> dict[str, str] | None:
         if honor:
@@ -117,6 +147,18 @@ class Labelling:
 @lru_cache(maxsize=4096)
 def _valid(name: str, labels: tuple[str, ...]) -> bool:
     return METRIC_NAME.fullmatch(name) is not None and all(map(LABEL_NAME.fullmatch, labels))
+
+
+def timed(prefix: bytes, value: bytes, milliseconds: int) -> bytes:
+    """One whole sample with a timestamp of its own."""
+    try:
+        return prefix + value + timestamp_tail(milliseconds)
+    except ValueError:
+        at = 1
+        while prefix[at] & 128:
+            at += 1
+        # Without the series' length before the labels, and the sample's beginning after them.
+        return series_bytes(prefix[at + 1 : -3], value, milliseconds)
 
 
 def _move_aside(labels: dict[str, str], aside: Sequence[tuple[str, str]]) -> None:

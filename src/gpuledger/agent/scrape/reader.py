@@ -8,12 +8,11 @@ from itertools import filterfalse, repeat
 from struct import Struct
 from typing import Final, cast
 
-from gpuledger.agent.scrape.labelling import DROPPED, UNSENT, Fate, Labelling
+from gpuledger.agent.scrape.labelling import DROPPED, UNSENT, VALUE_BYTES, Fate, Labelling
 from gpuledger.agent.scrape.lines import BadLine, Format, Sample, labels_of
 from gpuledger.exposition.remote_write import STALE
 
 _pack: Final = Struct("<d").pack
-VALUE_BYTES: Final = 8
 _INFINITY: Final = float("inf")
 # A text of these alone is read alike, or refused alike, by float() and by Go's ParseFloat.
 _NUMERIC: Final = b"0123456789+-.eE"

@@ -25,7 +25,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """Whom we believe and what we show: PEM as Secrets, versions as 12 and 13 (0: OpenSSL's choice)."""
+    """Whom we believe and what we show: PEM as Secrets, versions as 12 and 13."""
 
     ca: Secret = Secret()
     certificate: Secret = Secret()
@@ -33,7 +33,7 @@ class ClientTls:
     server_name: str = ""
     verify: bool = True
     min_version: int = 12
-    max_version: int = 0
+    max_version: int = 13
 
 
 @dataclass(frozen=True, slots=True)

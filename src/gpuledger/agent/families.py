@@ -8,7 +8,7 @@ from typing import Final
 from gpuledger import __version__
 from gpuledger.agent.agent import AgentView
 from gpuledger.agent.scrape.state import GroupTotals
-from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.family import Family, FamilySpec, MetricType
 from gpuledger.outputs.remote_write.state import ReceiverState
 
 _LOOPS: Final = "the agent's scrape loops"
@@ -56,55 +56,50 @@ CACHE = FamilySpec(
     unit="bytes",
     source=_LOOPS,
 )
+
+
+def _counter(name: str, about: str, label: str) -> FamilySpec:
+    return _spec(f"{name}_total", "counter", about, label)
+
+
+def _gauge(name: str, about: str, label: str) -> FamilySpec:
+    return _spec(name, "gauge", about, label)
+
+
+def _spec(name: str, kind: MetricType, about: str, label: str) -> FamilySpec:
+    bare = name.removesuffix("_total")
+    unit = next((unit for unit in ("seconds", "bytes") if bare.endswith(f"_{unit}")), "")
+    source = _LOOPS if label == "group" else _SENDERS
+    return FamilySpec(f"gpuledger_agent_{name}", kind, about, (label,), unit, source)
+
+
 _GROUP_COUNTERS: Final[tuple[tuple[FamilySpec, Callable[[GroupTotals], float]], ...]] = (
+    (_counter("scrapes", "Scrapes that were tried.", "group"), lambda totals: totals.scrapes),
     (
-        FamilySpec(
-            "gpuledger_agent_scrapes_total",
-            "counter",
-            "Scrapes that were tried.",
-            ("group",),
-            source=_LOOPS,
-        ),
-        lambda totals: totals.scrapes,
-    ),
-    (
-        FamilySpec(
-            "gpuledger_agent_scrape_seconds_total",
-            "counter",
-            "Seconds that scrapes took, waiting for the target included.",
-            ("group",),
-            unit="seconds",
-            source=_LOOPS,
-        ),
+        _counter("scrape_seconds", "Seconds that scrapes took, waiting for the target included.", "group"),
         lambda totals: totals.seconds,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_missed_scrapes_total",
-            "counter",
+        _counter(
+            "missed_scrapes",
             "Times at which a target was due while its scrape before was still running.",
-            ("group",),
-            source=_LOOPS,
+            "group",
         ),
         lambda totals: totals.missed,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_samples_total",
-            "counter",
+        _counter(
+            "samples",
             "Samples handed over to be delivered, staleness markers and scrape_* included.",
-            ("group",),
-            source=_LOOPS,
+            "group",
         ),
         lambda totals: totals.delivered,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_duplicate_samples_total",
-            "counter",
+        _counter(
+            "duplicate_samples",
             "Samples left out because a series was there already on the same page.",
-            ("group",),
-            source=_LOOPS,
+            "group",
         ),
         lambda totals: totals.duplicates,
     ),
@@ -112,147 +107,71 @@ _GROUP_COUNTERS: Final[tuple[tuple[FamilySpec, Callable[[GroupTotals], float]], 
 FAILURES = FamilySpec(
     "gpuledger_agent_scrape_failures_total",
     "counter",
-    "Scrapes that gave no samples: request (no answer, or not a good one), body_limit, page (cannot be read, or "
-    "is beyond a limit), internal.",
+    "Scrapes that gave no samples: request (no answer, or not a good one), body_limit, page (cannot be read, "
+    "or is beyond a limit), internal.",
     ("group", "reason"),
     source=_LOOPS,
 )
 
 _RECEIVER: Final[tuple[tuple[FamilySpec, Callable[[ReceiverState], float | None]], ...]] = (
     (
-        FamilySpec(
-            "gpuledger_agent_queue_samples",
-            "gauge",
-            "Samples that were accepted and are neither delivered nor dropped.",
-            ("receiver",),
-            source=_SENDERS,
+        _gauge(
+            "queue_samples", "Samples that were accepted and are neither delivered nor dropped.", "receiver"
         ),
         lambda state: state.queued_samples,
     ),
+    (_gauge("queue_bytes", "The same in bytes, compressed.", "receiver"), lambda state: state.queued_bytes),
+    (_gauge("queue_disk_bytes", "What the queue's files take.", "receiver"), lambda state: state.disk_bytes),
     (
-        FamilySpec(
-            "gpuledger_agent_queue_bytes",
-            "gauge",
-            "The same in bytes, compressed.",
-            ("receiver",),
-            unit="bytes",
-            source=_SENDERS,
-        ),
-        lambda state: state.queued_bytes,
-    ),
-    (
-        FamilySpec(
-            "gpuledger_agent_queue_disk_bytes",
-            "gauge",
-            "What the queue's files take.",
-            ("receiver",),
-            unit="bytes",
-            source=_SENDERS,
-        ),
-        lambda state: state.disk_bytes,
-    ),
-    (
-        FamilySpec(
-            "gpuledger_agent_queue_memory_bytes",
-            "gauge",
-            "What waits in memory because the disk does not take it.",
-            ("receiver",),
-            unit="bytes",
-            source=_SENDERS,
-        ),
+        _gauge("queue_memory_bytes", "What waits in memory because the disk does not take it.", "receiver"),
         lambda state: state.memory_bytes,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_queue_oldest_timestamp_seconds",
-            "gauge",
+        _gauge(
+            "queue_oldest_timestamp_seconds",
             "When the oldest of what waits was accepted, unix time; absent when nothing waits.",
-            ("receiver",),
-            unit="seconds",
-            source=_SENDERS,
+            "receiver",
         ),
         lambda state: state.oldest,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_delivered_timestamp_seconds",
-            "gauge",
+        _gauge(
+            "delivered_timestamp_seconds",
             "The youngest timestamp that was delivered, unix time; absent before the first.",
-            ("receiver",),
-            unit="seconds",
-            source=_SENDERS,
+            "receiver",
         ),
         lambda state: state.newest_sent,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_receiver_last_success_timestamp_seconds",
-            "gauge",
+        _gauge(
+            "receiver_last_success_timestamp_seconds",
             "Unix time of the last request that the receiver took; absent before the first.",
-            ("receiver",),
-            unit="seconds",
-            source=_SENDERS,
+            "receiver",
         ),
         lambda state: state.last_success,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_receiver_up",
-            "gauge",
-            "0 while the last request to the receiver failed.",
-            ("receiver",),
-            source=_SENDERS,
-        ),
+        _gauge("receiver_up", "0 while the last request to the receiver failed.", "receiver"),
         lambda state: float(not state.failing),
     ),
+    (_gauge("shards", "Queues that are delivered side by side.", "receiver"), lambda state: state.shards),
     (
-        FamilySpec(
-            "gpuledger_agent_shards",
-            "gauge",
-            "Queues that are delivered side by side.",
-            ("receiver",),
-            source=_SENDERS,
-        ),
-        lambda state: state.shards,
-    ),
-    (
-        FamilySpec(
-            "gpuledger_agent_accepted_samples_total",
-            "counter",
-            "Samples that were put into the queue.",
-            ("receiver",),
-            source=_SENDERS,
-        ),
+        _counter("accepted_samples", "Samples that were put into the queue.", "receiver"),
         lambda state: state.accepted_samples,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_delivered_samples_total",
-            "counter",
-            "Samples that the receiver took.",
-            ("receiver",),
-            source=_SENDERS,
-        ),
+        _counter("delivered_samples", "Samples that the receiver took.", "receiver"),
         lambda state: state.sent_samples,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_delivered_bytes_total",
-            "counter",
-            "Bytes of the requests that the receiver took, compressed.",
-            ("receiver",),
-            unit="bytes",
-            source=_SENDERS,
-        ),
+        _counter("delivered_bytes", "Bytes of the requests that the receiver took, compressed.", "receiver"),
         lambda state: state.sent_bytes,
     ),
     (
-        FamilySpec(
-            "gpuledger_agent_retried_samples_total",
-            "counter",
+        _counter(
+            "retried_samples",
             "Samples that were sent in vain and were to be sent again, each time counted.",
-            ("receiver",),
-            source=_SENDERS,
+            "receiver",
         ),
         lambda state: state.retried_samples,
     ),

@@ -10,10 +10,10 @@ from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from gpuledger import __version__
+from gpuledger.agent.scrape.access import TargetAccess
 from gpuledger.agent.scrape.answer import Answer, ScrapeFailed
 from gpuledger.agent.scrape.connection import Connection, ConnectionClosed
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.outputs.remote_write.secrets import Secrets
 
 _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -43,11 +43,11 @@ class Request:
 
 
 class Client:
-    """One target's. `secrets` are its login and certificates: sent to the URL's own origin and no other."""
+    """One target's. `access` is its login and certificates: sent to the URL's own origin and no other."""
 
-    def __init__(self, request: Request, secrets: Secrets | None) -> None:
+    def __init__(self, request: Request, access: TargetAccess | None) -> None:
         self._request = request
-        self._secrets = secrets
+        self._access = access
         self._split = urlsplit(request.url)
         self._connection: Connection | None = None
         self._generation = 0
@@ -84,15 +84,15 @@ class Client:
 
     def _look(self) -> None:
         """Take a login or certificates that have changed; what they were does not go out again."""
-        if self._secrets is not None:
+        if self._access is not None:
             try:
-                self._secrets.look()
+                self._access.look()
             except GpuledgerError as error:
                 self.close()
                 raise ScrapeFailed(str(error)) from None
-            if self._secrets.generation != self._generation:
-                self._generation = self._secrets.generation
-                self._login = self._secrets.headers
+            if self._access.generation != self._generation:
+                self._generation = self._access.generation
+                self._login = self._access.headers
                 self._bytes = b""
                 self.close()
         if not self._bytes:
@@ -101,7 +101,7 @@ class Client:
     async def _connect(self, where: SplitResult) -> Connection:
         context = None
         if where.scheme == "https":
-            context = self._secrets.context if self._secrets is not None else None
+            context = self._access.context if self._access is not None else None
             if context is None:
                 raise ScrapeFailed("the target is https, and there is nothing to verify its certificate by")
         host = where.hostname or ""

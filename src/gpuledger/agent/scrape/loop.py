@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gpuledger.agent.scrape.access import TargetAccess
 from gpuledger.agent.scrape.answer import ScrapeFailed
 from gpuledger.agent.scrape.client import Client, Request
 from gpuledger.agent.scrape.labelling import Delivery, Labelling, timed
@@ -21,7 +22,6 @@ from gpuledger.agent.scrape.timing import Beat
 from gpuledger.exposition.remote_write import timestamp_tail
 from gpuledger.model.source import Clock
 from gpuledger.outputs.remote_write.block import Block
-from gpuledger.outputs.remote_write.secrets import Secrets
 
 log = logging.getLogger("gpuledger.agent")
 
@@ -52,7 +52,7 @@ class TargetLoop:
         deliveries: Deliveries,
         accept: Accept,
         clock: Clock,
-        secrets: Secrets | None = None,
+        access: TargetAccess | None = None,
         totals: GroupTotals | None = None,
     ) -> None:
         settings = target.settings
@@ -79,7 +79,7 @@ class TargetLoop:
             settings.tls.server_name,
             settings.credentials_over_http,
         )
-        self._client = Client(self._request, secrets)
+        self._client = Client(self._request, access)
         self._honor = bool(settings.honor_labels)
         self._shard = target.digest & 0xFFFFFFFF
         self._ending: list[bytes] = []

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from gpuledger.agent.scrape.access import TargetAccess
 from gpuledger.agent.scrape.loop import Accept, Deliveries, TargetLoop
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.source import Clock
-from gpuledger.outputs.remote_write.secrets import Secrets
-from gpuledger.outputs.remote_write.settings import ClientTls, Login, ReceiverSettings
+from gpuledger.outputs.remote_write.settings import ClientTls, Login
 
 log = logging.getLogger("gpuledger.agent")
 
@@ -38,7 +38,7 @@ class Pool:
         self._clock = clock
         self._running: dict[Key, _Running] = {}
         self._retired: dict[Key, _Running] = {}
-        self._secrets: dict[tuple[bool, ClientTls, Login | None], Secrets] = {}
+        self._access: dict[tuple[bool, ClientTls, Login | None], TargetAccess] = {}
         self._deliveries: Deliveries | None = None
         self.totals: dict[str, GroupTotals] = {}
 
@@ -69,8 +69,8 @@ class Pool:
         for key, old in before.items():
             old.task.cancel()
             self._retired[key] = _Running(old.loop, asyncio.create_task(self._end(key, old.loop)))
-        in_use = {_secrets_of(target) for target in wanted.values()}
-        self._secrets = {key: secrets for key, secrets in self._secrets.items() if key in in_use}
+        in_use = {_access_of(target) for target in wanted.values()}
+        self._access = {key: access for key, access in self._access.items() if key in in_use}
 
     async def stop(self) -> None:
         """End all scraping. Nothing is marked as ended: whoever scrapes next goes on with the series."""
@@ -83,22 +83,20 @@ class Pool:
 
     def _started(self, target: Target, deliveries: Deliveries, old: _Running | None) -> _Running:
         totals = self.totals.setdefault(target.group, GroupTotals())
-        secrets = self._shared(target)
-        loop = TargetLoop(target, deliveries, self._accept, self._clock, secrets, totals)
+        access = self._shared(target)
+        loop = TargetLoop(target, deliveries, self._accept, self._clock, access, totals)
         if old is not None:
             loop.inherit(old.loop)
         return _Running(loop, asyncio.create_task(loop.run(), name=target.url))
 
-    def _shared(self, target: Target) -> Secrets | None:
+    def _shared(self, target: Target) -> TargetAccess | None:
         """Login and certificates, read once for all targets that have the same."""
-        encrypted, tls, login = key = _secrets_of(target)
+        encrypted, tls, login = key = _access_of(target)
         if not encrypted and login is None:
             return None
-        if key not in self._secrets:
-            url = "https://target" if encrypted else "http://target"
-            settings = ReceiverSettings(name="", url=url, tls=tls, login=login)
-            self._secrets[key] = Secrets(settings, self._clock)
-        return self._secrets[key]
+        if key not in self._access:
+            self._access[key] = TargetAccess(tls, login, self._clock, encrypted=encrypted)
+        return self._access[key]
 
     async def _end(self, key: Key, loop: TargetLoop) -> None:
         interval = loop.target.settings.interval
@@ -108,5 +106,5 @@ class Pool:
         self._retired.pop(key, None)
 
 
-def _secrets_of(target: Target) -> tuple[bool, ClientTls, Login | None]:
+def _access_of(target: Target) -> tuple[bool, ClientTls, Login | None]:
     return target.url.startswith("https:"), target.settings.tls, target.settings.login

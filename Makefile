@@ -55,12 +55,13 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
+	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
-DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter openssh-server \
+DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
           openssh-client docker-compose systemd
 
 debian:

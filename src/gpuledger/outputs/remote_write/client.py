@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,8 +13,8 @@ from gpuledger import __version__
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
+from gpuledger.outputs.remote_write.access import Access
 from gpuledger.outputs.remote_write.connection import Answer, BrokenOff, Connection
-from gpuledger.outputs.remote_write.secrets import Secrets
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -32,11 +34,13 @@ class Client:
 
     def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
         self._settings = settings
-        self._secrets = Secrets(settings, clock)
+        self._access = Access(settings, clock)
         parts = urlsplit(settings.url)
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or _PORTS[parts.scheme]
+        # Seconds after which a name's next address is tried beside the one that does not answer.
+        self._between_addresses = None if _is_address(self._host) else 0.25
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._fixed = (
             ("Host", parts.netloc.rpartition("@")[2]),
@@ -50,11 +54,15 @@ class Client:
         """A connection of its own, made when it is needed and anew whenever it broke."""
         return Line(self)
 
+    def told(self, body: bytes) -> str:
+        """What an answer's body says, as a piece of one line, without our own secrets."""
+        return clean_name(self._access.hide(" ".join(body.decode("utf-8", "replace").split())), _LONGEST)
+
     async def connect(self) -> tuple[Connection, int]:
         """A new connection, and the generation of the secrets that it was made with."""
         loop = asyncio.get_running_loop()
-        context = self._secrets.context
-        generation = self._secrets.generation
+        context = self._access.context
+        generation = self._access.generation
         name = (self._settings.tls.server_name or self._host) if self._secure else None
         try:
             _, connection = await loop.create_connection(
@@ -63,7 +71,7 @@ class Client:
                 self._port,
                 ssl=context if self._secure else None,
                 server_hostname=name,
-                happy_eyeballs_delay=0.25,
+                happy_eyeballs_delay=self._between_addresses,
             )
         except ssl.SSLCertVerificationError as error:
             raise Unreachable("tls", f"its certificate is not believed: {error.verify_message}") from None
@@ -90,11 +98,11 @@ class Client:
 
     async def _post(self, line: Line, body: bytes) -> Answer:
         try:
-            self._secrets.look()
+            self._access.look()
         except GpuledgerError as error:
             raise Unreachable("credentials", str(error)) from None
-        headers = (*self._fixed, *self._secrets.headers, ("Content-Length", str(len(body))))
-        connection = await line.get(self._secrets.generation)
+        headers = (*self._fixed, *self._access.headers, ("Content-Length", str(len(body))))
+        connection = await line.get(self._access.generation)
         fresh = connection.requests == 0
         try:
             return await connection.ask(self._target, headers, body)
@@ -103,7 +111,7 @@ class Client:
             if fresh or not error.unanswered:
                 raise
             line.close()
-            connection = await line.get(self._secrets.generation)
+            connection = await line.get(self._access.generation)
             return await connection.ask(self._target, headers, body)
 
 
@@ -130,11 +138,17 @@ class Line:
             self._connection = None
 
 
-def told(body: bytes) -> str:
-    """What an answer's body says, as a piece of one line."""
-    return clean_name(" ".join(body.decode("utf-8", "replace").split()), _LONGEST)
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _reason(error: OSError) -> str:
-    # With several addresses asyncio sums up in a text of its own.
-    return error.strerror if error.strerror and error.errno and error.errno > 0 else str(error)
+    # Asyncio's own texts, by address or for several at once, say less than the number does; a resolver's
+    # numbers are below zero.
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return clean_name(error.strerror or str(error), _LONGEST)

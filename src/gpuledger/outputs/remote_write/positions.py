@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import error, pack, unpack_from
 from typing import Final
@@ -29,10 +30,13 @@ class Positions:
 
     def __init__(self, file: Path) -> None:
         self._handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found = os.fstat(self._handle).st_size
-        halves = [_rows_in(os.pread(self._handle, _HALF, start)) for start in (0, _HALF)]
-        # Nothing in it can be read: what is queued is sent from its beginning.
-        self.damaged = bool(found) and not any(halves)
+        contents = [os.pread(self._handle, _HALF, start) for start in (0, _HALF)]
+        halves = [_rows_in(content) for content in contents]
+        # There is something in it, and nothing that can be read: what is queued is sent from its beginning.
+        self.damaged = any(map(any, contents)) and not any(halves)
+        # What is written later has its room already, also on a disk that is full by then.
+        with suppress(OSError):
+            os.posix_fallocate(self._handle, 0, 2 * _HALF)
         self._turn, rows = max((half for half in halves if half), default=(0, ()))
         self.rows: tuple[Row, ...] = _not_passed(rows)
         # Up to here everything is done.

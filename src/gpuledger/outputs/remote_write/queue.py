@@ -67,8 +67,7 @@ class Queue:
         self._clock = clock
         self._sayings = sayings
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        size = min(_SEGMENT_BYTES, max(_SMALLEST_SEGMENT, limits.max_bytes // _SEGMENTS))
-        self._segments = Segments(folder, size, synced=limits.sync_interval > 0)
+        self._segments = Segments(folder, _segment_bytes(limits), synced=limits.sync_interval > 0)
         self._positions = Positions(folder / "position")
         if self._positions.damaged:
             sayings.say("position", f"{folder}/position is damaged: all that is queued is sent again")
@@ -80,6 +79,7 @@ class Queue:
         self._reader = Reader(self._segments, self._positions.low)
         self._waiting: deque[Record] = deque()
         self._serial = 0
+        self._gone_to, self._gone_for = 0, ""
         self._try_at = 0.0
         self._error = 0
         self.memory_bytes = 0
@@ -112,8 +112,9 @@ class Queue:
         return self._reader.where
 
     def apply(self, limits: DiskQueue) -> None:
-        """Keep to other bounds from now on; segments keep their size."""
+        """Keep to other bounds from now on."""
         self.limits = limits
+        self._segments.segment_bytes = _segment_bytes(limits)
         self._segments.synced = limits.sync_interval > 0
         self._keep_within_bytes()
 
@@ -167,9 +168,14 @@ class Queue:
             self._try_at = 0.0
         self._take_losses()
 
-    def expired(self, record: Record) -> bool:
-        """Whether it has waited for longer than allowed."""
-        return record.accepted < self._oldest_allowed()
+    def unwanted(self, item: Item) -> str:
+        """Why it is not to be sent any more, though it came out: one of the reasons to drop, or empty.
+
+        It has waited for longer than allowed, or its segment was dropped; what came after it may be wanted.
+        """
+        if item.record.accepted < self._oldest_allowed():
+            return state.AGE
+        return self._gone_for if item.place < self._gone_to and not item.volatile else ""
 
     def tend(self) -> None:
         """What is due now and then: drop what is too old, try a disk that took nothing."""
@@ -263,6 +269,8 @@ class Queue:
         unread = self._reader.unread(segment)
         self._segments.drop_first()
         self._reader.leave(segment)
+        # What came out of it goes as well, or the oldest would be kept and younger ones be dropped.
+        self._gone_to, self._gone_for = place(segment.number + 1, 0), reason
         self._remove(unread, reason)
 
     def _take_losses(self) -> None:
@@ -304,6 +312,10 @@ class Queue:
                 dropped,
                 f"{sums.samples} samples dropped: {_WHY[dropped]}; {self.dropped[dropped]} so far",
             )
+
+
+def _segment_bytes(limits: DiskQueue) -> int:
+    return min(_SEGMENT_BYTES, max(_SMALLEST_SEGMENT, limits.max_bytes // _SEGMENTS))
 
 
 def _size(record: Record) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
@@ -46,6 +47,10 @@ class Receiver:
                 f"the remote write queue {folder} cannot be used: {error.strerror or error}; see that it is "
                 "writable and whole"
             ) from None
+        if settings.login is not None and not _is_private(settings.url):
+            self._sayings.say(
+                "plain", f"credentials go unencrypted to {settings.shown_url}: name it with https://"
+            )
         self._sender = self._new_sender()
         self._tending: asyncio.Task[None] | None = None
         # One sender at a time takes from the queue.
@@ -135,7 +140,9 @@ class Receiver:
         last: list[Item] = []
         while taken and taken[-1].volatile:
             last.insert(0, taken.pop())
-        self._queue.drop([item for item in taken if item.volatile], STOPPED)
+        for item in taken:
+            if reason := STOPPED if item.volatile else self._queue.unwanted(item):
+                self._queue.drop([item], reason)
         return last
 
     async def _tend(self) -> None:
@@ -185,3 +192,10 @@ class Receiver:
         if wanted != shards:
             async with self._changing:
                 await self._sender.resize(wanted)
+
+
+def _is_private(url: str) -> bool:
+    """Whether nobody can listen on the way."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.scheme == "https" or host in ("localhost", "::1") or host.startswith("127.")

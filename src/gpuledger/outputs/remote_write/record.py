@@ -8,7 +8,7 @@ which sums up what is in it, so that opening a long queue reads a few bytes of e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -68,7 +68,7 @@ def record_of(block: Block, accepted: int) -> Record:
     return Record(block.shard, block.samples, raw, accepted, block.newest, packed[len(varint(raw)) :])
 
 
-def joined(records: Iterable[Record]) -> bytes:
+def joined(records: Sequence[Record]) -> bytes:
     """One snappy block of all payloads in a row, not compressed anew.
 
     What follows the length in a snappy block is literals, and copies of bytes that lie so far back: all that

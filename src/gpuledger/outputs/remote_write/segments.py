@@ -59,7 +59,7 @@ class Segments:
         self.all: deque[Segment] = deque()
         # What all files take.
         self.file_bytes = 0
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self.synced = synced
         self._handle = -1
         self._next_number = 1
@@ -98,7 +98,7 @@ class Segments:
         """
         header = header_of(record)
         length = len(header) + len(record.body)
-        if self._handle < 0 or self.all[-1].size + length > self._segment_bytes:
+        if self._handle < 0 or self.all[-1].size + length > self.segment_bytes:
             self._begin()
         segment = self.all[-1]
         # At an offset: a write that was cut off by a full disk is overwritten by the next.

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger.model.source import Clock
 from gpuledger.outputs.remote_write import state
-from gpuledger.outputs.remote_write.client import Client, Line, Unreachable, told
+from gpuledger.outputs.remote_write.client import Client, Line, Unreachable
 from gpuledger.outputs.remote_write.connection import Answer
 from gpuledger.outputs.remote_write.counts import Counts
 from gpuledger.outputs.remote_write.lane import Lane
@@ -162,7 +162,7 @@ class Sender:
         """
         parts: list[Sequence[Item]] = [lane.batch(self._most)]
         while parts:
-            part = self._without_expired(lane, parts.pop())
+            part = self._still_wanted(lane, parts.pop())
             if not part:
                 continue
             answer = await self._send(line, part)
@@ -174,6 +174,7 @@ class Sender:
             if answer.status < 300:
                 self._done(lane, part)
             elif len(part) > 1 and answer.status in _ABOUT_SOME:
+                self._counts.requests[str(answer.status)] += 1
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
             else:
@@ -183,7 +184,7 @@ class Sender:
         """Send once; answers what is final: taken, or refused for good. None: not now."""
         await self._opened()
         samples = sum(item.record.samples for item in part)
-        body = joined(item.record for item in part)
+        body = joined([item.record for item in part])
         began = self._clock.elapsed()
         try:
             answer = await self._client.post(line, body)
@@ -192,7 +193,7 @@ class Sender:
             return None
         decided = verdict(answer.status, retry_429=self._settings.queue_config.retry_on_http_429)
         if decided is Verdict.AGAIN:
-            self._failed(str(answer.status), _words(answer), samples)
+            self._failed(str(answer.status), self._words(answer), samples)
             asked = retry_after(answer.retry_after, self._clock.unix())
             self._open_at = max(self._open_at, self._clock.elapsed() + asked)
             return None
@@ -218,25 +219,24 @@ class Sender:
         newest = max(item.record.newest for item in part) / 1000
         counts.newest_sent = max(newest, counts.newest_sent or newest)
         counts.last_success = self._clock.unix()
-        if counts.failing:
-            self._sayings.over("failing", "samples are taken again")
-        counts.failing = False
+        self._answered()
         self._queue.delivered(part)
         self._forget(lane, part)
 
     def _refuse(self, lane: Lane, part: Sequence[Item], answer: Answer) -> None:
         self._counts.requests[str(answer.status)] += 1
-        self._error(_words(answer))
-        self._sayings.say(f"refused {answer.status}", f"{_words(answer)}; what it is about is dropped")
+        self._answered()
+        self._error(self._words(answer))
+        self._sayings.say(f"refused {answer.status}", f"{self._words(answer)}; what it is about is dropped")
         self._queue.drop(part, state.REJECTED)
         self._forget(lane, part)
 
-    def _without_expired(self, lane: Lane, part: Sequence[Item]) -> Sequence[Item]:
+    def _still_wanted(self, lane: Lane, part: Sequence[Item]) -> Sequence[Item]:
         first = 0
-        while first < len(part) and self._queue.expired(part[first].record):
+        while first < len(part) and (reason := self._queue.unwanted(part[first])):
+            self._queue.drop(part[first : first + 1], reason)
             first += 1
         if first:
-            self._queue.drop(part[:first], state.AGE)
             self._forget(lane, part[:first])
         return part[first:]
 
@@ -256,19 +256,23 @@ class Sender:
         self._error(why)
         self._sayings.say("failing", f"{why}; what is queued is sent again later")
 
+    def _answered(self) -> None:
+        if self._counts.failing:
+            self._counts.failing = False
+            self._sayings.over("failing", "it answers again")
+
     def _error(self, why: str) -> None:
         self._counts.last_error = why
         self._counts.last_error_at = self._clock.unix()
+
+    def _words(self, answer: Answer) -> str:
+        text = f"it answers {answer.status}"
+        if 300 <= answer.status < 400 and answer.location:
+            return f"{text}, a redirect, which is not followed: name the URL that it leads to"
+        said = self._client.told(answer.body)
+        return f"{text}: {said}" if said else text
 
 
 def _tell(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _LOG.critical("a shard of remote write has ended, which it never should", exc_info=error)
-
-
-def _words(answer: Answer) -> str:
-    text = f"it answers {answer.status}"
-    if 300 <= answer.status < 400 and answer.location:
-        return f"{text}, a redirect, which is not followed: name the URL that it leads to"
-    said = told(answer.body)
-    return f"{text}: {said}" if said else text

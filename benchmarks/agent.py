@@ -1,6 +1,6 @@
 """`gpuledger agent` against Prometheus in agent mode and vmagent: the same targets, one after the other.
 
-    python benchmarks/agent.py [--profile small|large|both] [--seconds 60] [--only gpuledger,prometheus,vmagent]
+    python benchmarks/agent.py [--profile small|large|both] [--seconds 60] [--only gpuledger,vmagent]
 
 A fifth of the values changes from scrape to scrape. Targets and receiver are another process each; what is
 measured is the agent's own CPU time and memory, after the first two intervals. `--write` puts the table
@@ -132,6 +132,8 @@ def serve_sink(port: int, samples: Any, requests: Any) -> None:
 
 @dataclass
 class Result:
+    """Samples, CPU seconds, MiB, and the share of what should have arrived."""
+
     agent: str
     samples: float
     cpu: float
@@ -217,7 +219,7 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
 
 def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Iterator[str]:
     """A row for each profile and agent."""
-    yield "| targets x series, interval | agent | samples per CPU-second | CPU % | most resident MiB | complete |"
+    yield "| targets x series, interval | agent | samples per CPU-second | CPU % | resident MiB | complete |"
     yield "|---|---|---|---|---|---|"
     for profile in profiles:
         count, series, interval = PROFILES[profile]

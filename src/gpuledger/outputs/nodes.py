@@ -40,6 +40,13 @@ class Node:
         node = self._node
         return node is None or (isinstance(node, yaml.ScalarNode) and node.value in _ABSENT)
 
+    @property
+    def mapping(self) -> bool:
+        """The value is a mapping, not a text or a list."""
+        import yaml
+
+        return isinstance(self._node, yaml.MappingNode)
+
     def section(self, keys: Iterable[str]) -> dict[str, Node]:
         """A mapping's values by key, absent ones for the keys that are not there.
 
@@ -92,6 +99,14 @@ class Node:
         if not isinstance(self._node, yaml.ScalarNode):
             raise self.wrong("a text is wanted")
         return "" if self.absent else str(self._node.value)
+
+    def literal(self, default: str) -> str:
+        """A scalar as written, `default` when absent; in quotes an empty text, `~` and `null` are texts."""
+        import yaml
+
+        if isinstance(self._node, yaml.ScalarNode) and self._node.style is not None:
+            return str(self._node.value)
+        return default if self.absent else self.text()
 
     def parsed(self, parse: Callable[[object], T], default: T) -> T:
         """What `parse` makes of the text, whose ValueErrors say what is wanted; `default` when absent."""

@@ -37,12 +37,20 @@ export function setAttribute(node, name, value) {
 
 /** The text of a leaf, changed only where it differs, so that what a reader has selected stays selected. */
 export function setText(node, text) {
+  forget(node);
   const only = node.firstChild;
   if (only && only === node.lastChild && only.nodeType === Node.TEXT_NODE) {
     if (only.data !== text) only.data = text;
   } else if (only || text) {
     node.textContent = text;
   }
+}
+
+/** What `names.js` keeps of a name that stood here: other words have neither its title nor its place. */
+function forget(node) {
+  if (node.named === undefined) return;
+  node.named = undefined;
+  node.removeAttribute("title");
 }
 
 /** Whether a node is shown at all. */

@@ -19,7 +19,6 @@ export function plain(name, longest = LONGEST) {
 /** Fills `node` with a name: unseen characters as boxed codes, no more than a line's worth of the rest. */
 export function setName(node, name, longest = LONGEST) {
   if (node.named === name) return;
-  node.named = name;
   const short = name.length > longest ? cut(name, longest) : name;
   const rest = name.length - short.length;
   if (!rest && !UNSEEN.test(short)) {
@@ -28,6 +27,7 @@ export function setName(node, name, longest = LONGEST) {
     node.replaceChildren(...boxed(short));
     if (rest) node.append(make("span", { class: "cut" }, `\u2026 ${rest.toLocaleString("en")} more characters`));
   }
+  node.named = name;
   node.title = plain(name, 400);
 }
 

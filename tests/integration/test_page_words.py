@@ -114,3 +114,66 @@ def test_an_owner_goes_by_the_deepest_name_that_is_known(
     look: Look, owner: dict[str, str], name: str
 ) -> None:
     assert ask(look, "names", "ownerName", {**OWNER, **owner}) == name
+
+
+def test_a_name_that_came_back_is_written_again_after_other_words_stood_there(look: Look) -> None:
+    script = """async () => {
+        const { setText } = await import('./page/dom.js');
+        const { setName } = await import('./page/names.js');
+        const node = document.createElement('p');
+        setName(node, 'ml/train-0');
+        setText(node, 'Point at a session');
+        const between = [node.textContent, node.title];
+        setName(node, 'ml/train-0');
+        return [between, node.textContent, node.title];
+    }"""
+    assert look.page.evaluate(script) == [["Point at a session", ""], "ml/train-0", "ml/train-0"]
+
+
+# Answers of the node one after the other: what each has, and until when.
+SESSIONS = """async ([answers, times]) => {
+    const { Sessions } = await import('./page/sessions.js');
+    const asked = [];
+    window.fetch = async (address) => {
+        asked.push(Number(new URLSearchParams(address.split('?')[1]).get('since')));
+        const told = answers[asked.length - 1];
+        return { ok: true, json: async () => ({ next: null, from_books: false, ...told }) };
+    };
+    const store = new Sessions(() => {});
+    for (const now of times) await store.refresh(now);
+    return [asked, [...store.known.values()].map((one) => [one.id, one.ended])];
+}"""
+
+
+def test_a_session_that_is_told_no_more_has_ended_at_its_last_sight(browser: Browser, look: Look) -> None:
+    running = {"id": "1", "ended": None, "last_seen": 100_000.0}
+    answers = [{"sessions": [running], "until": 100_030.0}, {"sessions": [], "until": 100_065.0}]
+    with looking(browser, look.origin) as own:
+        own.open()
+        asked, known = own.page.evaluate(SESSIONS, [answers, [100_030.0, 100_065.0]])
+    # Its end is told by its last sight, a whole interval ago.
+    assert asked[1] < 100_000.0
+    assert known == [["1", 100_000.0]]
+
+
+def test_a_clock_that_was_set_back_is_asked_for_what_it_has(browser: Browser, look: Look) -> None:
+    answers = [{"sessions": [], "until": 100_000.0}, {"sessions": [], "until": 99_900.0}]
+    with looking(browser, look.origin) as own:
+        own.open()
+        asked, _ = own.page.evaluate(SESSIONS, [answers, [100_000.0, 99_900.0]])
+    assert asked[1] < 99_900.0
+
+
+@pytest.mark.parametrize(("silent", "connects"), [(5, 0), (61, 1)])
+def test_a_link_that_is_silent_for_long_is_made_anew(look: Look, silent: int, connects: int) -> None:
+    script = """async (silent) => {
+        const { Live } = await import('./page/live.js');
+        const live = new Live({ state() {} });
+        let connects = 0;
+        live.connect = () => (connects += 1);
+        live.connected = true;
+        live.tickSeen = performance.now() - silent * 1000;
+        live.tell();
+        return connects;
+    }"""
+    assert look.page.evaluate(script, silent) == connects

@@ -4,6 +4,8 @@ const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 15000;
 // Of the time between two snapshots, at most so much is spent on fetching and showing one.
 const SHARE = 0.2;
+// After so many seconds without a word it is asked anew.
+const SILENCE = 60;
 const BIG = 400_000;
 const BIG_PAUSE = 4000;
 
@@ -99,6 +101,8 @@ export class Live {
   }
 
   fetchSoon() {
+    // What is on its way may be of the state before: once more when it is there.
+    this.missed = this.fetching;
     if (this.fetching || this.later !== null || document.hidden) return;
     const wait = Math.max(0, this.notBefore - performance.now());
     this.later = setTimeout(() => {
@@ -130,6 +134,7 @@ export class Live {
       const spent = performance.now() - begun;
       this.notBefore = begun + Math.max(spent / SHARE, size > BIG ? BIG_PAUSE : 0, this.failed ? 2000 : 0);
       this.tell();
+      if (this.missed && this.connected) this.fetchSoon();
     }
   }
 
@@ -169,6 +174,9 @@ export class Live {
   }
 
   tell() {
+    // A connection that a network has lost may never say so.
+    const silent = performance.now() - this.tickSeen;
+    if (this.connected && silent > 1000 * Math.max(SILENCE, 4 * (this.data?.status.interval_seconds ?? 1))) this.connect();
     this.state(this.freshness());
   }
 }

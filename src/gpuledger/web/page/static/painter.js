@@ -17,8 +17,10 @@ export function colourOf(session) {
   const group = session.namespace || session.job || session.user || session.command;
   if (!colours.has(group)) {
     let colour = hashOf(group) % COLOURS;
-    const taken = new Set(colours.values());
-    while (colours.size < COLOURS && taken.has(colour)) colour = (colour + 1) % COLOURS;
+    if (colours.size < COLOURS) {
+      const taken = new Set(colours.values());
+      while (taken.has(colour)) colour = (colour + 1) % COLOURS;
+    }
     colours.set(group, colour);
   }
   return colours.get(group);

@@ -26,8 +26,8 @@ export class Sessions {
   }
 
   async fetch(now) {
-    const whole = this.until === null || now - this.wholeAt > WHOLE_AGAIN;
-    const since = whole ? now - DAY : this.until - OVERLAP;
+    const whole = this.until === null || Math.abs(now - this.wholeAt) > WHOLE_AGAIN;
+    const since = whole ? now - DAY : this.sinceWhen(now);
     const found = new Map();
     let cursor = null;
     let answer;
@@ -42,6 +42,7 @@ export class Sessions {
       this.wholeAt = now;
       this.cut = cursor !== null;
     } else {
+      if (cursor === null) this.end(found, since);
       for (const [id, session] of found) this.known.set(id, session);
       for (const [id, session] of this.known) if ((session.ended ?? now) < now - DAY) this.known.delete(id);
     }
@@ -49,6 +50,21 @@ export class Sessions {
     this.until = answer.until;
     this.told();
     this.changed();
+  }
+
+  /** Early enough for the end of each session that was running: it is told by its last sight. */
+  sinceWhen(now) {
+    // The node's clock may have been set back.
+    let since = Math.min(this.until, now);
+    for (const session of this.known.values()) if (session.ended === null) since = Math.min(since, session.last_seen);
+    return since - OVERLAP;
+  }
+
+  /** Whoever was running and is told no more has ended; without books nobody says when but its last sight. */
+  end(found, since) {
+    for (const [id, session] of this.known) {
+      if (session.ended === null && session.last_seen >= since && !found.has(id)) this.known.set(id, { ...session, ended: session.last_seen });
+    }
   }
 }
 

@@ -277,3 +277,45 @@ def test_of_large_snapshots_not_every_one_is_asked_for(look: Look) -> None:
     tell(look, large)
     pass_snapshots(look, 3)
     assert ticks[-1] - ticks[-2] > 1
+
+
+def test_a_job_that_becomes_known_later_is_found_by_the_filter(look: Look) -> None:
+    told_of: list[int] = []
+
+    def later(told: Any) -> None:
+        told_of.append(told["tick"])
+        told["processes"][0]["job"] = "4711" if len(told_of) > 3 else ""
+
+    tell(look, later)
+    look("#processes input").fill("4711")
+    expect(look.rows()).to_have_count(1)
+
+
+def test_the_energy_of_the_day_says_since_when_by_the_reader_s_clock(look: Look) -> None:
+    amounts = {"joules": 3600, "measured_joules": 0, "apportioned_joules": 0, "cost": None, "co2_grams": None}
+    told = {
+        "since": 1_790_000_000,
+        "until": 1_790_010_000,
+        "by": "namespace",
+        "complete": False,
+        "rows": [],
+        "gpus": [],
+        "currency": "",
+        "next": None,
+        "own": [{"account": "unattributed", "joules": 3600, "cost": None}],
+        "total": {**amounts, "gpu_seconds": 0, "held_gpu_seconds": None, "sessions": 0},
+    }
+    look.page.route("**/api/v1/energy?*", lambda route: route.fulfill(json=told))
+    look.page.route("**/api/v1/sessions?*", books)
+    look.open()
+    clock = look.page.evaluate("new Intl.DateTimeFormat('en-GB', {timeStyle: 'short'}).format(1790000000000)")
+    expect(look("#tile-energy-detail")).to_have_text(f"since {clock}; no price is set")
+    # Idle and held were not told: neither is zero.
+    expect(look("#tile-idle")).to_have_text("\N{EN DASH}")
+    expect(look("#tile-idle-detail")).to_have_text("of today's energy")
+    expect(look.section("energy").locator(".when")).to_have_text(f"since {clock}; the books begin later")
+
+
+def books(route: Route) -> None:
+    answer = route.fetch()
+    route.fulfill(response=answer, json={**answer.json(), "from_books": True})

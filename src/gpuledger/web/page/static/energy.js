@@ -62,7 +62,7 @@ export class Energy {
     show(this.part("more"), rows.length > FIRST_ROWS);
     setText(this.part("more"), this.all ? "Show the first only" : `Show all ${rows.length}`);
     fill(this.foot(), { ...answer.total, total: true, key: ["Total"], high_joules: null }, scale);
-    setText(this.part("when"), `since ${clock(answer.since)}${answer.complete ? `, to ${clock(answer.until)}` : ""}`);
+    setText(this.part("when"), `since ${clock(answer.since)}${answer.complete ? "" : "; the books begin later"}`);
     setText(this.part("sum"), this.balance(answer, scale));
   }
 
@@ -83,11 +83,10 @@ export class Energy {
     const gpus = answer.gpus.reduce((sum, row) => sum + milli(row.joules), 0);
     const total = milli(answer.total.joules);
     const words = `${scale.write(answer.total.joules)} ${scale.unit}`;
-    const partly = answer.complete ? "" : " The last hour is not over; the books go on.";
-    if (answer.next) return `Not all rows are shown: there are too many.${partly}`;
+    if (answer.next) return `Not all rows are shown: there are too many.`;
     if (rows !== total) return `The rows add up to ${fixed(rows / 1000, 3)} J and not to the total of ${fixed(total / 1000, 3)} J: please report it.`;
-    if (gpus !== total) return `These rows add up to the total of ${words}, to the millijoule.${partly}`;
-    return `These rows add up to the total of ${words}, and that is what the GPUs' own counters say, to the millijoule.${partly}`;
+    if (gpus !== total) return `These rows add up to the total of ${words}, to the millijoule.`;
+    return `These rows add up to the total of ${words}, and that is what the GPUs' own counters say, to the millijoule.`;
   }
 }
 

@@ -6,6 +6,7 @@ import { place, setName } from "./names.js";
 
 const OVERSCAN = 6;
 const PRINTED = 1000;
+const MOST_ENDED = 100;
 
 const keyOf = (row) => `${row.uuid}|${row.instance}|${row.pid ?? "others"}|${row.start_unix}`;
 
@@ -17,7 +18,6 @@ export class Processes {
     this.rows = [];
     this.order = [];
     this.nodes = new Map();
-    this.texts = new Map();
     this.columns = [];
     this.active = null;
     this.root = root;
@@ -74,9 +74,7 @@ export class Processes {
     this.now = now;
     this.rows = data.processes;
     this.told = data.status.readings;
-    const known = new Set();
-    for (const row of this.rows) known.add((row.key = keyOf(row)));
-    if (this.texts.size > 2 * known.size + 100) this.texts.clear();
+    for (const row of this.rows) row.key = keyOf(row);
     this.choose();
     this.arrange();
   }
@@ -122,10 +120,12 @@ export class Processes {
 
   arrange(asked = false) {
     const shown = this.rows.filter(this.wanted());
-    const rest = !asked && this.order.length > 0 && this.busy();
+    const now = new Map(shown.map((row) => [row.key, row]));
+    const stay = this.order.map((row) => now.get(row.key) ?? ended(row));
+    // A pointer that was left here must not gather all that ever ended.
+    const few = stay.reduce((sum, row) => sum + (row.ended ? 1 : 0), 0) <= MOST_ENDED;
+    const rest = !asked && few && this.order.length > 0 && this.busy();
     if (rest) {
-      const now = new Map(shown.map((row) => [row.key, row]));
-      const stay = this.order.map((row) => now.get(row.key) ?? ended(row));
       const before = new Set(this.order.map((row) => row.key));
       this.order = [...stay, ...shown.filter((row) => !before.has(row.key))];
     } else {
@@ -160,13 +160,9 @@ export class Processes {
   }
 
   text(row) {
-    let text = this.texts.get(row.key);
-    if (text === undefined || text.pod !== row.pod) {
-      const words = [place(row), row.namespace, row.pod, row.container, row.job, row.user, row.command, row.pid ?? "", row.unresolved];
-      text = { pod: row.pod, words: words.join("\n").toLowerCase() };
-      this.texts.set(row.key, text);
-    }
-    return text.words;
+    // Anew each time: any of them may become known later.
+    const words = [place(row), row.namespace, row.pod, row.container, row.job, row.user, row.command, row.pid ?? "", row.unresolved];
+    return words.join("\n").toLowerCase();
   }
 
   comparison() {

@@ -1,6 +1,6 @@
 // The strip at the top: what is free, what is held without work, what is drawn, and what today has cost.
 import { setAttribute, setText, show } from "./dom.js";
-import { cost, energy, gpuHours, percent, plural, watts } from "./format.js";
+import { clock, cost, energy, gpuHours, percent, plural, watts } from "./format.js";
 import { place } from "./names.js";
 
 const byId = (id) => document.getElementById(id);
@@ -57,11 +57,13 @@ function power(data) {
 /** What the books say of today. */
 export function energyTiles(answer) {
   const { total } = answer;
-  tile("energy", energy(total.joules), total.cost === null ? "since midnight; no price is set" : `since midnight: ${cost(total.cost, answer.currency)}`);
-  const idle = answer.own.find((row) => row.account === "idle")?.joules ?? 0;
-  const held = total.held_gpu_seconds ?? 0;
-  const share = total.joules > 0 ? percent(idle / total.joules) : "\u2013";
-  tile("idle", share, `of today's energy; ${gpuHours(held)} GPU-hours held without work`);
+  // The node's midnight, at a full hour: it may be another one than the reader's.
+  const since = `since ${clock(answer.since)}`;
+  tile("energy", energy(total.joules), total.cost === null ? `${since}; no price is set` : `${since}: ${cost(total.cost, answer.currency)}`);
+  const idle = answer.own.find((row) => row.account === "idle")?.joules ?? null;
+  const share = total.joules > 0 && idle !== null ? percent(idle / total.joules) : "\u2013";
+  const held = total.held_gpu_seconds === null ? "" : `; ${gpuHours(total.held_gpu_seconds)} GPU-hours held without work`;
+  tile("idle", share, `of today's energy${held}`);
 }
 
 /** Why there is no energy of today. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpuledger.outputs.routes import Later, Request, Response
 from gpuledger.web.api.answers import INTERNAL, Refused, answer, packed, wants_gzip
@@ -21,6 +21,9 @@ _LOG = logging.getLogger(__name__)
 
 _Asked = Mapping[str, Any]
 _Method = Callable[[Request, _Asked], Response | Later]
+
+# Streams have no end: of the server's connections some must stay for who asks and goes.
+MOST_LISTENERS: Final = 256
 
 _KEPT_BY_NOBODY = (("Cache-Control", "no-store"), ("X-Accel-Buffering", "no"))
 
@@ -73,6 +76,8 @@ class Handlers:
 
     def _tell_events(self, _: Request, asked: _Asked) -> Response:
         limit = asked["limit"]
+        if len(self._api.events) >= MOST_LISTENERS:
+            raise Refused(503, "busy", "too many listen to events already; ask again later", retry=10)
         return Response(
             content_type="text/event-stream",
             headers=_KEPT_BY_NOBODY,

@@ -279,6 +279,22 @@ def test_of_large_snapshots_not_every_one_is_asked_for(look: Look) -> None:
     assert ticks[-1] - ticks[-2] > 1
 
 
+def test_a_pointer_left_on_the_rows_does_not_gather_all_that_ever_ended(look: Look) -> None:
+    def others(told: Any) -> None:
+        one = told["processes"][0]
+        told["processes"] = [{**one, "pid": told["tick"] * 1000 + n} for n in range(60)]
+
+    tell(look, others)
+    pass_snapshots(look, 2)
+    look.rows().first.hover()
+    most = 0
+    for _ in range(5):
+        pass_snapshots(look, 1)
+        most = max(most, int(look("#processes [role=grid]").get_attribute("aria-rowcount") or 0))
+    # The heading, those of now, and the ended that rest.
+    assert most <= 1 + 60 + 100
+
+
 def test_a_job_that_becomes_known_later_is_found_by_the_filter(look: Look) -> None:
     told_of: list[int] = []
 

@@ -204,6 +204,18 @@ def test_a_session_has_its_watts_from_its_last_interval_until_a_minute_without_o
     assert watts == [None, None, 200.0, 150.0, 150.0, None]
 
 
+@pytest.mark.parametrize("step", [-3600.0, -0.9, 0.9, 3600.0])
+def test_a_clock_that_is_set_does_not_change_what_is_said_of_power(step: float) -> None:
+    one = process(CARD, sm=0.5)
+    ledger = Ledger(LedgerSettings())
+    for second in range(4):
+        values = {q.ENERGY: second * 100_000, q.POWER_LIMIT_MAX: 700.0}
+        unix = 1_700_000_000.0 + second + (step if second == 3 else 0.0)
+        there = snapshot(reading(CARD, one, values=values), unix=unix)
+        ledger.post(replace(there, elapsed=1_000.0 + second))
+    assert ledger.state.sessions[0].watts == 100.0
+
+
 def test_an_interruption_ends_what_is_said_of_power() -> None:
     one = process(CARD, sm=0.5)
     ledger = Ledger(LedgerSettings())

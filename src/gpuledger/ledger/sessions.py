@@ -248,8 +248,7 @@ class Sessions:
     def _book(self, posted: Posted, gone: dict[ProcessKey, OpenSession]) -> None:
         """Joules onto the Sessions that bore them; whoever no list ever had gets a Session by it."""
         measured = posted.booked.method == MEASURED
-        # A wall clock that was set back tells no length.
-        seconds = posted.ends - posted.begins
+        seconds = posted.length / 1e6
         if posted.booked.delta:
             present = {resident.key for resident in posted.residents}
             for key in [key for key in self._ghosts if key[0] == posted.gpu.uuid and key not in present]:

@@ -132,7 +132,9 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
     send(tmp_path, prometheus + "/api/v1/write", moments, config)
 
     def samples(name: str) -> dict[str, list[tuple[int, float]]]:
-        answer = httpx.get(prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}, trust_env=False).json()
+        answer = httpx.get(
+            prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}, trust_env=False
+        ).json()
         return {
             one["metric"]["instance"]: [
                 (round(at * 1000), float(value)) for at, value in one["values"] if round(at * 1000) in moments
@@ -142,10 +144,9 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
 
     instances = [f"10.0.0.{target}:9400" for target in range(TARGETS)]
     counted = [(moment, 1e15 + number) for number, moment in enumerate(moments)]
+    told = [(moment, math.pi * number) for number, moment in enumerate(moments)]
     assert samples("counted_total") == dict.fromkeys(instances, counted)
-    assert samples('told{text="ä \\"\\\\\\n\U0001f600"}') == dict.fromkeys(
-        instances, [(moment, math.pi * number) for number, moment in enumerate(moments)]
-    )
+    assert samples('told{text="ä \\"\\\\\\n\U0001f600"}') == dict.fromkeys(instances, told)
     # A range leaves stale markers out; that the series has ended is what an instant query says.
     ending = [(moment, -0.5 * number) for number, moment in enumerate(moments[: NUMBERS // 2])]
     assert samples("ending") == dict.fromkeys(instances, ending)

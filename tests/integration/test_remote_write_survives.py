@@ -79,9 +79,9 @@ def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
     # At most what was in flight, a request per shard, and what an answer did not reach.
     assert twice <= KILLS * 5 * 20
     with capsys.disabled():
-        print(
+        sys.stdout.write(
             f"\n{KILLS} x kill -9: {len(numbers) * TARGETS} samples accepted, all arrived, in order;"
-            f" {twice} of them twice"
+            f" {twice} of them twice\n"
         )
 
 
@@ -89,7 +89,11 @@ def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
 def test_a_full_disk_costs_the_oldest_samples_alone_and_the_order_is_kept() -> None:
     """In a mount namespace of its own, with a tmpfs of 1 MiB; what is checked is in that program."""
     done = subprocess.run(
-        ["unshare", "--mount", sys.executable, str(DISK)], capture_output=True, text=True, timeout=120, check=False
+        ["unshare", "--mount", sys.executable, str(DISK)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "all that the state says is left has arrived" in done.stdout

@@ -27,9 +27,7 @@ async def main() -> None:
     config = QueueConfig(
         min_shards=int(shards), max_shards=int(shards), max_samples_per_send=20, batch_send_deadline=0.05
     )
-    receivers = Receivers(
-        [ReceiverSettings("one", url, queue_config=config)], Path(directory), SystemClock()
-    )
+    receivers = Receivers([ReceiverSettings("one", url, queue_config=config)], Path(directory), SystemClock())
     receivers.start()
     accepted = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in count(int(first)):

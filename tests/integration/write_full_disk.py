@@ -59,7 +59,9 @@ async def check(disk: Path) -> None:
     numbers = sorted(number for _, number in there.taken)
     assert numbers == list(range(BLOCKS - left, BLOCKS)), "others than the oldest were dropped"
     assert in_order(there.taken)
-    print(f"{BLOCKS - left} of {BLOCKS} were dropped; all that the state says is left has arrived")
+    sys.stdout.write(
+        f"{BLOCKS - left} of {BLOCKS} were dropped; all that the state says is left has arrived\n"
+    )
 
 
 def main() -> None:

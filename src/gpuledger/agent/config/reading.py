@@ -25,11 +25,18 @@ def read_agent_config(file: Path, environment: Mapping[str, str]) -> AgentConfig
     sections = read_nodes(file, "configuration").section(("features", "global", "remote_write"))
     features = sections["features"].section(("openAgent",))
     external = _external_labels(sections["global"].section(("external_labels",))["external_labels"])
-    targets, dropped = read_open_agent(features["openAgent"], AccessReader(file.parent, environment))
+    found = read_open_agent(features["openAgent"], AccessReader(file.parent, environment))
     receivers = read_receivers(sections["remote_write"], file.parent)
     if not receivers:
         raise sections["remote_write"].wrong("is empty: at least one receiver's url is wanted")
-    return AgentConfig(tuple(targets), dropped, receivers, deliveries_of(receivers, external))
+    return AgentConfig(
+        tuple(found.targets),
+        found.dropped,
+        receivers,
+        deliveries_of(receivers, external),
+        tuple(found.selections),
+        found.automatic,
+    )
 
 
 def deliveries_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from random import Random
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
@@ -19,7 +19,6 @@ log = logging.getLogger("gpuledger.workloads")
 T = TypeVar("T")
 _PAGE: Final = "500"
 _SHORTEST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
 # A watch that broke off after this many seconds was a good one.
 _LONG_ENOUGH: Final = 10.0
 
@@ -35,6 +34,9 @@ class ListWatch(BesideTick, Generic[T]):
 
     What an object is and which one, is said by `_read` and `_key`; `_publish` is called when they changed.
     """
+
+    # Seconds between two tries, once many have failed.
+    longest_pause: ClassVar[float] = 60.0
 
     def __init__(
         self,
@@ -220,5 +222,5 @@ class ListWatch(BesideTick, Generic[T]):
         return self._pause()
 
     def _pause(self) -> float:
-        longest = min(_SHORTEST_PAUSE * (1 << min(self._failures - 1, 10)), _LONGEST_PAUSE)
+        longest = min(_SHORTEST_PAUSE * (1 << min(self._failures - 1, 10)), self.longest_pause)
         return longest * self._random.uniform(0.5, 1.0)

@@ -11,7 +11,6 @@ from contextlib import suppress
 from os import environ
 from pathlib import Path
 
-
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
 from gpuledger.agent.config.reading import read_agent_config

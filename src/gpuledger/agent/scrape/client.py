@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
@@ -156,5 +157,5 @@ def _origin(where: SplitResult) -> tuple[str, str, int]:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio joins the failures of several addresses into one text.
-    return (error.strerror or str(error)).removeprefix("Connect call failed ").lower()
+    """In the machine's words; failures of several addresses are one text without a number."""
+    return os.strerror(error.errno).lower() if error.errno else str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse, repeat
 from struct import Struct
@@ -93,6 +93,7 @@ class Reader:
         self._fates: dict[bytes, Fate] = {}
         self._timed: list[tuple[bytes, bytes, int]] = []
         self._added = 0
+        self._seen_before: Collection[bytes] = ()
         self.counts = Counts()
 
     def quick(self, lines: list[bytes]) -> tuple[Samples, Known]:
@@ -140,7 +141,12 @@ class Reader:
     def careful(self, lines: Sequence[bytes]) -> tuple[Samples, Known]:
         """The same, line by line: the first line of a series counts. Raises BadLine."""
         known, now = self._known, Known(live=True)
-        before = {line.rpartition(b" ")[0]: entry for line, entry in known.lines.items()}
+        self._seen_before = {line.rpartition(b" ")[0] for line in known.lines}
+        # One that was unsent may have been so for another line's sake.
+        before: Lines = {}
+        for line, entry in known.lines.items():
+            if entry is not COMMENT and entry != UNSENT:
+                before.setdefault(line.rpartition(b" ")[0], entry)
         ended = set(known.tracked())
         seen: set[bytes] = set()
         entries: list[Entry | None] = []
@@ -184,7 +190,7 @@ class Reader:
             fate = self._fates[series]
         else:
             fate = self._labelling.fate(labels_of(series), honor=self._honor)
-            self._added += fate is not DROPPED
+            self._added += fate is not DROPPED and series not in self._seen_before
         self._fates[series] = fate
         if not plain:
             self._odd[series] = (fate, time is None)
@@ -208,7 +214,7 @@ class Reader:
             if self._added or some_ended:
                 raise Clash
             now.clashes = True
-        if self._added and len({entry[:-VALUE_BYTES] for entry in sent}) < len(sent):
+        if (self._added or self._odd) and len({entry[:-VALUE_BYTES] for entry in sent}) < len(sent):
             raise Clash
 
     def _end(self, samples: Samples, ended: list[bytes]) -> None:

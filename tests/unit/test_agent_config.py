@@ -116,7 +116,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"address": "a:1", "tlsConfig": {"certFile": "c"}}, {}, "keyFile: is missing"),
     ({"address": "a:1", "tlsConfig": {"caSecret": {"name": "s"}}}, {}, "give caFile"),
     ({"address": "a:1", "addNodeLabel": True}, {}, "on no node"),
-    ({"address": "a:1"}, {"type": "PodMonitor"}, "PodMonitor needs a cluster"),
+    ({"address": "a:1"}, {"type": "PodMonitor"}, "selector: is missing"),
     ({"address": "a:1"}, {"type": "Static"}, "did you mean 'StaticEndpoints'"),
     ({"address": "a:1"}, {"selector": {"matchLabels": {"a": "b"}}}, "selects nothing"),
     ({"address": "a:1"}, {"targetName": ""}, "targetName: is missing"),

@@ -13,7 +13,11 @@ from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
+from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.agent.discovery.discovery import Discovery, Scale
+from gpuledger.agent.discovery.sharding import Shard
+from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.cli.flags import parse, parser
@@ -71,13 +75,14 @@ def run(arguments: Sequence[str]) -> int:
     # The file is the agent's own: what is set about the program itself stands in flags and variables.
     values = assemble(groups, given.flags, environ, None)
     set_up(build(LogSettings, values))
-    return asyncio.run(_serve(given.config, build(AgentSettings, values)))
+    return asyncio.run(_serve(given.config, build(AgentSettings, values), build(ClusterSettings, values)))
 
 
-async def _serve(file: Path, settings: AgentSettings) -> int:
+async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) -> int:
     clock = SystemClock()
     watch = FileWatch((file,))
-    agent = Agent(read_agent_config(file, environ), _queues(settings, environ), clock)
+    config = read_agent_config(file, environ)
+    agent = Agent(config, _queues(settings, environ), clock, _discovery(config, cluster, clock))
     _allow_many_connections()
     server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()
@@ -118,6 +123,25 @@ async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudg
         else:
             log.info("the configuration %s was read anew", file)
         watch.take(states)
+
+
+def _discovery(config: AgentConfig, settings: ClusterSettings, clock: SystemClock) -> Discovery | None:
+    """What finds targets in a cluster; None where there is none to look in, which a target may not need."""
+    access = settings.access(environ)
+    share = settings.own_shard(environ)
+    if access is None:
+        if isinstance(share, Scale) or (config.selections and not config.automatic):
+            raise UsageError(
+                "there is no API server to ask for targets or replicas; name one with --kubernetes-api or "
+                "--kubeconfig, or list StaticEndpoints alone and give --shard INDEX/COUNT"
+            )
+        if config.automatic:
+            log.warning("no targets are named, and there is no cluster to look for exporters in")
+    if access is None and share == Shard():
+        return None
+    if isinstance(share, Scale):
+        return Discovery(access, clock, scale=share)
+    return Discovery(access, clock, shard=share)
 
 
 def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:

@@ -103,9 +103,8 @@ def _read_target(node: Node, common: _Common, found: OpenAgent) -> None:
     below = read_rules(keys["metricRelabelConfigs"])
     endpoints = [_Endpoint(element, common, below) for element in keys["endpoints"].elements()]
     if kind != STATIC:
-        selection = _selection(name, kind, keys, rules, endpoints)
         if keys["enabled"].parsed(boolean, True):
-            found.selections.append(selection)
+            found.selections.append(_selection(name, kind, keys, rules, endpoints))
         return
     if not keys["enabled"].parsed(boolean, True):
         return
@@ -198,9 +197,7 @@ class _Endpoint:
     def of_cluster(self) -> EndpointSettings:
         """What the endpoint of a PodMonitor or ServiceMonitor target is."""
         if not self._keys["address"].absent:
-            raise self._keys["address"].wrong(
-                f"is for {STATIC}; the cluster knows it: a port is enough"
-            )
+            raise self._keys["address"].wrong(f"is for {STATIC}; the cluster knows it: a port is enough")
         return EndpointSettings(
             self._keys["port"].text(),
             self._scheme,

@@ -38,7 +38,7 @@ class Scale:
 
 class Discovery:
     """`changed` is called in the event loop whenever `targets` may be other ones; `others` are the other
-    shards'.
+    shards'. Without `access` nothing is found, and there is only the sharing out.
 
     With a `scale` the number of shards is that of its replicas; until that is known nothing is scraped,
     since another may be scraping it.
@@ -46,7 +46,7 @@ class Discovery:
 
     def __init__(
         self,
-        access: Access,
+        access: Access | None,
         clock: Clock,
         *,
         scale: Scale | None = None,
@@ -127,7 +127,7 @@ class Discovery:
         reports: list[SelectionReport] = []
         mine: list[Target] = []
         others: list[Target] = []
-        for finder in self._finders:
+        for finder in self._finders if self._access is not None else ():
             found, report = self._find(finder)
             if self.shard is not None:
                 own = [target for target in found if self.shard.has(target)]
@@ -203,7 +203,7 @@ class Discovery:
 
     @property
     def _selections(self) -> Iterable[Selection]:
-        return [finder.selection for finder in self._finders]
+        return [] if self._access is None else [finder.selection for finder in self._finders]
 
     def _keep_watches(self) -> None:
         """Begin the watches that are needed, end the others."""
@@ -226,13 +226,15 @@ class Discovery:
         if self._scale is not None:
             needed.add(Wanted("statefulsets", self._scale.namespace, self._scale.name))
         for wanted in needed - set(self._watches):
-            watch = ObjectWatch(
-                self._access, wanted, self._told, clock=self._clock, watch_seconds=self._watch_seconds
-            )
-            self._watches[wanted] = watch
-            watch.start()
+            if self._access is not None:
+                self._begin(self._access, wanted)
         for wanted in set(self._watches) - needed:
             self._watches.pop(wanted).stop(patience=0.0)
+
+    def _begin(self, access: Access, wanted: Wanted) -> None:
+        watch = ObjectWatch(access, wanted, self._told, clock=self._clock, watch_seconds=self._watch_seconds)
+        self._watches[wanted] = watch
+        watch.start()
 
     def _count_shards(self) -> None:
         if self._scale is None:

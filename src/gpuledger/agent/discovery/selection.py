@@ -53,7 +53,7 @@ class Selection:
 
 
 def _may_match(regex: str, prefix: str) -> bool:
-    """Whether a labelmap's expression may match a name that begins with `prefix`; yes where that is unclear."""
+    """Whether a labelmap's expression may match a name that begins with `prefix`; yes where unclear."""
     plain = regex[: next((at for at, char in enumerate(regex) if char in "\\.[](){}*+?|^$"), len(regex))]
     if "|" in regex:
         return True

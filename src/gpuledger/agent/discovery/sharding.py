@@ -50,12 +50,12 @@ def parse_shard(written: str) -> Shard:
     return Shard(int(index), int(count))
 
 
-def own_stateful_set(hostname: str) -> tuple[str, int]:
-    """Name of the StatefulSet and the ordinal in it, out of a pod's hostname. Raises UsageError."""
-    match = _ORDINAL.fullmatch(hostname)
+def own_stateful_set(pod: str) -> tuple[str, int]:
+    """Name of the StatefulSet and the ordinal in it, out of a pod's name. Raises UsageError."""
+    match = _ORDINAL.fullmatch(pod)
     if match is None:
         raise UsageError(
-            f"--shard auto: the hostname {hostname} is not a StatefulSet's (NAME-0, NAME-1, ...); "
+            f"--shard auto: the pod's name {pod} is not a StatefulSet's (NAME-0, NAME-1, ...); "
             "give --shard INDEX/COUNT"
         )
     return match["set"], int(match["ordinal"])

@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.agent.agent import AgentView
+from gpuledger.agent.discovery.report import STEPS, SelectionReport
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.outputs.remote_write.state import ReceiverState
 from gpuledger.outputs.routes import Handler, Request, Response
@@ -17,6 +18,8 @@ _REFRESH_SECONDS: Final = 5
 _STILL: Final = "still"
 # A page of a thousand rows is of use to nobody: those that fail come first.
 _MOST_ROWS: Final = 500
+# Objects of a selection whose reason is shown.
+_MOST_REASONS: Final = 10
 _NEVER: Final = '<span title="not yet">\N{EN DASH}</span>'
 
 
@@ -58,7 +61,7 @@ def render(view: AgentView, *, refreshing: bool = True) -> str:
 <main>
 <h2>Targets</h2>
 {_targets(view)}
-<h2>Receivers</h2>
+{_looked_for(view)}<h2>Receivers</h2>
 {_receivers(view)}
 <h2>Metrics and health</h2>
 <ul>
@@ -99,6 +102,34 @@ def _targets(view: AgentView) -> str:
     more = f"<p>{len(loops) - _MOST_ROWS:,} more are not shown.</p>" if len(loops) > _MOST_ROWS else ""
     columns = ("Target", "State", "Group", "Last scrape", "Took", "Samples", "Every")
     return _table("Targets", columns, (_target_row(view, loop) for loop in loops[:_MOST_ROWS])) + more
+
+
+def _looked_for(view: AgentView) -> str:
+    """The selections with the numbers that came past each step, and the watches that are not well."""
+    if not view.reports:
+        return ""
+    ill = "".join(
+        f'<p class="banner" role="note"><strong>{escape(watch.name)}:</strong> {escape(watch.error)}</p>\n'
+        for watch in view.watches
+        if watch.error
+    )
+    columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS), "Why not more")
+    rows = (_selection_row(report) for report in view.reports)
+    shard = f"<p>This is shard {view.shard}.</p>\n" if view.shard else ""
+    return f"<h2>Looked for in the cluster</h2>\n{shard}{ill}{_table('Looked for', columns, rows)}\n"
+
+
+def _selection_row(report: SelectionReport) -> str:
+    numbers = "".join(f"<td>{report.passed[step]:,}</td>" for step in STEPS)
+    why = [report.trouble or report.verdict(), *report.reasons[:_MOST_REASONS]]
+    left = len(report.reasons) - _MOST_REASONS + report.more_reasons
+    if left > 0:
+        why.append(f"and {left:,} more")
+    told = "<br>".join(escape(line) for line in why if line)
+    return (
+        f'<tr><th scope="row">{escape(report.name)}</th><td>{escape(report.kind)}</td>{numbers}'
+        f'<td class="name">{told}</td></tr>'
+    )
 
 
 def _target_row(view: AgentView, loop: TargetLoop) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import environ
@@ -43,6 +44,7 @@ deliver it by Prometheus remote write. What cannot be delivered now waits on dis
 _EXAMPLES = """\
 examples:
   gpuledger agent --config agent.yaml                 what agent.yaml says, anew whenever it changes
+  gpuledger agent --config agent.yaml --engine prometheus > prometheus.yml
   gpuledger agent --config agent.yaml --queue-directory /var/lib/gpuledger/remote-write
 
 agent.yaml:
@@ -75,7 +77,25 @@ def run(arguments: Sequence[str]) -> int:
     # The file is the agent's own: what is set about the program itself stands in flags and variables.
     values = assemble(groups, given.flags, environ, None)
     set_up(build(LogSettings, values))
+    if build(AgentSettings, values).engine == "prometheus":
+        return _print_prometheus(given.config, build(ClusterSettings, values))
     return asyncio.run(_serve(given.config, build(AgentSettings, values), build(ClusterSettings, values)))
+
+
+def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
+    import yaml
+
+    from gpuledger.agent.engine.prometheus import prometheus_config
+
+    config = read_agent_config(file, environ)
+    share = settings.own_shard(environ)
+    if isinstance(share, Scale):
+        raise UsageError("--engine prometheus: the number of shards must be known; give --shard INDEX/COUNT")
+    # In the cluster Prometheus finds the API server by itself.
+    access = settings.access(environ) if settings.api or settings.kubeconfig else None
+    written = yaml.safe_load(file.read_text("utf-8"))
+    sys.stdout.write(yaml.safe_dump(prometheus_config(config, written, access, share), sort_keys=False))
+    return 0
 
 
 async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) -> int:

@@ -124,6 +124,8 @@ def endpoint_labels(part: SliceObject, endpoint: Endpoint, port: Port) -> Labels
         f"{slices}address_target_kind": endpoint.target_kind,
         f"{slices}address_target_name": endpoint.target_name,
     }
+    _pairs(labels, f"{slices}label", part.meta.labels)
+    _pairs(labels, f"{slices}annotation", part.meta.annotations)
     for name, value in endpoint.topology:
         labels[f"{slices}endpoint_topology_{sanitized(name)}"] = value
         labels[f"{slices}endpoint_topology_present_{sanitized(name)}"] = "true"

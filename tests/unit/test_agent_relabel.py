@@ -65,6 +65,11 @@ CASES: list[tuple[str, Rules, dict[str, str | None] | None]] = [
     ),
     ("empty result removes", [{"target_label": "gpu", "replacement": ""}], {"gpu": None}),
     (
+        "empty result for a name from a group removes nothing",
+        [{"source_labels": ["node"], "regex": "a-1()", "target_label": "gp${1}u", "replacement": ""}],
+        {},
+    ),
+    (
         "name from a group",
         [{"source_labels": ["node"], "regex": "(.)-(.)", "target_label": "x_$1", "replacement": "$2"}],
         {"x_a": "1"},

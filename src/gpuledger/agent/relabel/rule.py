@@ -114,10 +114,11 @@ def _replace(rule: Rule) -> Step:
         match = search(source(labels))
         if match is None:
             return True
-        name = target.expand(match)
-        if LABEL_NAME.fullmatch(name):
-            _set(labels, name, replacement.expand(match))
+        name, value = target.expand(match), replacement.expand(match)
+        if value and LABEL_NAME.fullmatch(name):
+            labels[name] = value
         else:
+            # By the name as written: one with a reference in it removes nothing, as in Prometheus 2.42.
             labels.pop(rule.target_label, None)
         return True
 

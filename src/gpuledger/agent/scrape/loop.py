@@ -96,7 +96,11 @@ class TargetLoop:
                 await asyncio.sleep(max(0.0, self.due / 1000 - self._clock.unix()))
                 await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
         finally:
-            self._client.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
 
     def inherit(self, other: TargetLoop) -> None:
         """Go on where another loop of the same target stood: what this one does not tell has ended."""

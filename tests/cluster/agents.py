@@ -146,12 +146,14 @@ class Agent:
         self.program = program
         self.url = url
 
+    def page(self) -> str:
+        return httpx.get(f"{self.url}/", trust_env=False, timeout=30).text
+
     def targets(self) -> dict[str, dict[str, str]]:
         """The labels of each target by its URL."""
-        page = httpx.get(f"{self.url}/", trust_env=False, timeout=30).text
         return {
             url: dict(pair.split("=", 1) for pair in title.split(" ") if pair)
-            for title, url in _ROW.findall(page)
+            for title, url in _ROW.findall(self.page())
         }
 
     def metrics(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -212,6 +213,31 @@ def test_services_lead_to_what_is_behind_them(
             ("exporters", "false"),
         ]
         agent.program.stop()
+
+
+def test_a_password_is_a_secret_of_the_agents_own_namespace_and_is_rotated(
+    cluster: Objects, agents: Agents, everywhere: Everywhere
+) -> None:
+    port = everywhere.port
+    host = f"127.0.1.1:{port}"
+    login = {"name": "login", "key": "password"}
+    secured = {
+        **endpoint(port),
+        "credentialsOverHttp": True,
+        "basicAuth": {"username": {"name": "login", "key": "user"}, "password": login},
+    }
+    target = monitor("t", ["whatap-monitoring"], {"matchLabels": WHATAP}, secured)
+    agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+    agent.wait_targets(host)
+    missing = "the key password of the Secret gpuledger/login cannot be read: there is none; create it"
+    wait_until(lambda: missing in agent.page(), "the state of a target without its Secret")
+    assert not everywhere.asked[host]
+    path = "api/v1/namespaces/gpuledger/secrets"
+    cluster.make(path, {"metadata": {"name": "login"}, "stringData": {"user": "me", "password": "old"}})
+    for password in ("old", "new"):
+        cluster.change(f"{path}/login", {"stringData": {"password": password}})
+        wanted = "Basic " + b64encode(f"me:{password}".encode()).decode()
+        wait_until(lambda wanted=wanted: everywhere.authorizations.get(host) == wanted, password)  # type: ignore[misc]
 
 
 def test_three_shards_scrape_each_target_once_and_as_many_as_there_are(

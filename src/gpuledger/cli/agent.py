@@ -19,6 +19,7 @@ from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.agent.discovery.discovery import Discovery, Scale
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.kubernetes.settings import ClusterSettings
+from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.cli.flags import parse, parser
@@ -101,7 +102,8 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
 async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) -> int:
     clock = SystemClock()
     watch = FileWatch((file,))
-    config = read_agent_config(file, environ)
+    vault = Vault(cluster.access(environ), cluster.own_namespace(environ), clock)
+    config = read_agent_config(file, environ, vault)
     agent = Agent(config, _queues(settings, environ), clock, _discovery(config, cluster, clock))
     _allow_many_connections()
     server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
@@ -115,17 +117,20 @@ async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) 
     try:
         agent.start()
         _greet(agent, server)
-        reloading = asyncio.create_task(_reload(file, agent, watch, settings.look_interval, nudged))
+        reloading = asyncio.create_task(_reload(file, agent, vault, watch, settings.look_interval, nudged))
         await told.wait()
         log.info("stopping")
         reloading.cancel()
         await agent.stop(settings.drain)
     finally:
+        vault.stop()
         await server.stop()
     return 0
 
 
-async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudged: asyncio.Event) -> None:
+async def _reload(
+    file: Path, agent: Agent, vault: Vault, watch: FileWatch, every: float, nudged: asyncio.Event
+) -> None:
     """Take the configuration anew when it has changed or SIGHUP has come; a bad one changes nothing."""
     while True:
         with suppress(TimeoutError):
@@ -135,7 +140,7 @@ async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudg
         nudged.clear()
         states = watch.states((file,))
         try:
-            await agent.become(read_agent_config(file, environ))
+            await agent.become(read_agent_config(file, environ, vault))
         except GpuledgerError as error:
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)

@@ -222,6 +222,8 @@ def _login(login: Login | None) -> Yaml:
 def _file(secret: Secret, what: str) -> str:
     if secret.absent:
         return ""
+    if secret.held is not None:
+        raise UsageError(f"{what}: {secret.held.name} is not a file; mount it where Prometheus will run")
     if secret.file is None:
         raise UsageError(f"{what}: secrets are not printed; give the file in which Prometheus will find it")
     return str(secret.file)

@@ -92,7 +92,8 @@ class ObjectWatch(ListWatch[Object]):
         self.objects: Mapping[str, Object] | None = None
         self._told = told
         self._place = 0
-        where = f" of {wanted.namespace}" if wanted.namespace else ""
+        one = f" {wanted.name}" if wanted.name else ""
+        where = f"{one} of {wanted.namespace}" if wanted.namespace else ""
         super().__init__(
             ApiClient(access),
             self._path_now(),

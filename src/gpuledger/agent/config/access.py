@@ -17,8 +17,8 @@ _TLS_SECRETS: Final = ("caSecret", "certSecret", "keySecret")
 
 
 class AccessReader:
-    """Paths are relative to `folder`, the configuration's; variables are those of `environment`, Secrets those
-    of `vault`.
+    """Paths are relative to `folder`, the configuration's; variables are those of `environment`, Secrets
+    those of `vault`.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], vault: Vault | None = None) -> None:

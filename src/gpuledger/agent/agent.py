@@ -23,7 +23,7 @@ class AgentView:
     """One moment of the agent, for its page and its metrics. `now` is unix seconds; `error` is why the
     configuration, as it stands now, could not be taken, and `configured` when the one in force was.
     `reports` and `watches` tell of what is looked for in a cluster; `shard` is None where the agent is
-    alone, or cannot know its share yet.
+    alone, or cannot know its share yet, which `waiting` says.
     """
 
     now: float
@@ -36,6 +36,7 @@ class AgentView:
     reports: tuple[SelectionReport, ...] = ()
     watches: tuple[MapHealth, ...] = ()
     shard: Shard | None = None
+    waiting: str = ""
 
 
 class Agent:
@@ -109,4 +110,5 @@ class Agent:
             found.reports if found else (),
             found.health if found else (),
             found.shard if found and found.shard != Shard() else None,
+            found.waiting if found else "",
         )

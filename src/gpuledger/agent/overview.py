@@ -106,13 +106,16 @@ def _targets(view: AgentView) -> str:
 
 def _looked_for(view: AgentView) -> str:
     """The selections with the numbers that came past each step, and the watches that are not well."""
-    if not view.reports:
+    if not view.reports and not view.waiting:
         return ""
     ill = "".join(
         f'<p class="banner" role="note"><strong>{escape(watch.name)}:</strong> {escape(watch.error)}</p>\n'
         for watch in view.watches
         if watch.error
     )
+    if view.waiting:
+        why = escape(view.waiting)
+        ill += f'<p class="banner" role="note"><strong>Nothing is scraped:</strong> {why}.</p>\n'
     columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS), "Why not more")
     rows = (_selection_row(report) for report in view.reports)
     shard = f"<p>This is shard {view.shard}.</p>\n" if view.shard else ""

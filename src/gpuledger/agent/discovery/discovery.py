@@ -102,6 +102,14 @@ class Discovery:
         return tuple(watch.health for watch in self._watches.values())
 
     @property
+    def waiting(self) -> str:
+        """Why nothing is scraped yet; empty once the shard is known."""
+        if self._scale is None or self.shard is not None:
+            return ""
+        name = f"{self._scale.namespace}/{self._scale.name}"
+        return f"how many share the work is not known: the StatefulSet {name} was not found or cannot be read"
+
+    @property
     def dropped(self) -> int:
         """How many addresses relabelling drops."""
         return sum(report.passed["port"] - report.passed["relabelling"] for report in self.reports)

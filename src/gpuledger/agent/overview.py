@@ -116,23 +116,32 @@ def _looked_for(view: AgentView) -> str:
     if view.waiting:
         why = escape(view.waiting)
         ill += f'<p class="banner" role="note"><strong>Nothing is scraped:</strong> {why}.</p>\n'
-    columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS), "Why not more")
+    columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS))
     rows = (_selection_row(report) for report in view.reports)
     shard = f"<p>This is shard {view.shard}.</p>\n" if view.shard else ""
-    return f"<h2>Looked for in the cluster</h2>\n{shard}{ill}{_table('Looked for', columns, rows)}\n"
+    reasons = "".join(map(_reasons, view.reports))
+    table = _table("Looked for", columns, rows)
+    return f"<h2>Looked for in the cluster</h2>\n{shard}{ill}{table}\n{reasons}"
 
 
 def _selection_row(report: SelectionReport) -> str:
-    numbers = "".join(f"<td>{report.passed[step]:,}</td>" for step in STEPS)
-    why = [report.trouble or report.verdict(), *report.reasons[:_MOST_REASONS]]
-    left = len(report.reasons) - _MOST_REASONS + report.more_reasons
-    if left > 0:
-        why.append(f"and {left:,} more")
-    told = "<br>".join(escape(line) for line in why if line)
-    return (
-        f'<tr><th scope="row">{escape(report.name)}</th><td>{escape(report.kind)}</td>{numbers}'
-        f'<td class="name">{told}</td></tr>'
-    )
+    known = not report.trouble or any(report.passed.values())
+    numbers = "".join(f"<td>{f'{report.passed[step]:,}' if known else _NEVER}</td>" for step in STEPS)
+    return f'<tr><th scope="row">{escape(report.name)}</th><td>{escape(report.kind)}</td>{numbers}</tr>'
+
+
+def _reasons(report: SelectionReport) -> str:
+    """Why a selection has no targets, and why single objects of it are none."""
+    why = report.trouble or report.verdict()
+    if not why and not report.reasons:
+        return ""
+    told = [escape(reason) for reason in report.reasons[:_MOST_REASONS]]
+    left = len(report.reasons) - len(told) + report.more_reasons
+    if left:
+        told.append(f"and {left:,} more")
+    listed = f"<ul>{''.join(f'<li>{one}</li>' for one in told)}</ul>\n" if told else ""
+    name = f"<strong>{escape(report.name)}</strong>"
+    return f"<p>{name}: {escape(why) or 'not everything that is selected is a target'}</p>\n{listed}"
 
 
 def _target_row(view: AgentView, loop: TargetLoop) -> str:

@@ -46,6 +46,7 @@ NAVIGATION = {
         "web-config",
         "pause",
         "agent",
+        "agent-discovery",
         "remote-write",
         "operator",
         "performance",

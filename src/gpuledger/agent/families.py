@@ -7,11 +7,13 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.agent.agent import AgentView
+from gpuledger.agent.discovery.report import STEPS
 from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.family import Family, FamilySpec, MetricType
 from gpuledger.outputs.remote_write.state import ReceiverState
 
 _LOOPS: Final = "the agent's scrape loops"
+_CLUSTER: Final = "the cluster's API server"
 _SENDERS: Final = "the agent's remote-write queues"
 
 BUILD = FamilySpec("gpuledger_agent_build_info", "info", "1, with the version.", ("version",), source=_LOOPS)
@@ -40,6 +42,30 @@ DROPPED_TARGETS = FamilySpec(
     "gauge",
     "Targets of the configuration that its relabelConfigs drop.",
     source="configuration",
+)
+SELECTED = FamilySpec(
+    "gpuledger_agent_selected",
+    "gauge",
+    "What came past each step on the way to be a target: namespaces (namespace), pods or services (labels, "
+    "running), addresses (port, relabelling), and this shard's targets (scraped).",
+    ("group", "step"),
+    source=_CLUSTER,
+)
+WATCH_UP = FamilySpec(
+    "gpuledger_agent_watch_up",
+    "gauge",
+    "0 while the API server does not tell of these objects; what was known before is used on.",
+    ("watch",),
+    source=_CLUSTER,
+)
+WATCHED = FamilySpec(
+    "gpuledger_agent_watch_objects", "gauge", "Objects that are known.", ("watch",), source=_CLUSTER
+)
+SHARDS = FamilySpec(
+    "gpuledger_agent_shard_count",
+    "gauge",
+    "How many agents share the targets; absent where this one is alone.",
+    source=_CLUSTER,
 )
 SERIES = FamilySpec(
     "gpuledger_agent_series",
@@ -192,7 +218,19 @@ REQUESTS = FamilySpec(
 )
 
 SPECS: Final = (
-    *(BUILD, CONFIG_OK, CONFIG_AT, TARGETS, DROPPED_TARGETS, SERIES, CACHE),
+    *(
+        BUILD,
+        CONFIG_OK,
+        CONFIG_AT,
+        TARGETS,
+        DROPPED_TARGETS,
+        SELECTED,
+        WATCH_UP,
+        WATCHED,
+        SHARDS,
+        SERIES,
+        CACHE,
+    ),
     *(spec for spec, _ in _GROUP_COUNTERS),
     FAILURES,
     *(spec for spec, _ in _RECEIVER),
@@ -206,6 +244,7 @@ def tell(view: AgentView) -> Iterator[Family]:
     yield _one(CONFIG_OK, float(not view.error))
     yield _one(CONFIG_AT, view.configured)
     yield _one(DROPPED_TARGETS, view.dropped)
+    yield from _cluster(view)
     yield from _targets(view)
     for spec, read in _GROUP_COUNTERS:
         family = Family(spec)
@@ -218,6 +257,21 @@ def tell(view: AgentView) -> Iterator[Family]:
             failures.add(totals.failures.get(reason, 0), group, reason)
     yield failures
     yield from _receivers(view)
+
+
+def _cluster(view: AgentView) -> Iterator[Family]:
+    selected, up, watched, shards = Family(SELECTED), Family(WATCH_UP), Family(WATCHED), Family(SHARDS)
+    for report in view.reports:
+        # Nothing is known of it while nothing could be listed.
+        if not report.trouble or any(report.passed.values()):
+            for step in STEPS:
+                selected.add(report.passed[step], report.name, step)
+    for watch in view.watches:
+        up.add(float(watch.success), watch.name)
+        watched.add(watch.entries, watch.name)
+    if view.shard is not None:
+        shards.add(view.shard.count)
+    yield from (selected, up, watched, shards)
 
 
 def _targets(view: AgentView) -> Iterator[Family]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.agent.agent import AgentView
+from gpuledger.agent.discovery.report import STEPS, SelectionReport
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.outputs.remote_write.state import ReceiverState
 from gpuledger.outputs.routes import Handler, Request, Response
@@ -17,6 +18,8 @@ _REFRESH_SECONDS: Final = 5
 _STILL: Final = "still"
 # A page of a thousand rows is of use to nobody: those that fail come first.
 _MOST_ROWS: Final = 500
+# Objects of a selection whose reason is shown.
+_MOST_REASONS: Final = 10
 _NEVER: Final = '<span title="not yet">\N{EN DASH}</span>'
 
 
@@ -58,7 +61,7 @@ def render(view: AgentView, *, refreshing: bool = True) -> str:
 <main>
 <h2>Targets</h2>
 {_targets(view)}
-<h2>Receivers</h2>
+{_looked_for(view)}<h2>Receivers</h2>
 {_receivers(view)}
 <h2>Metrics and health</h2>
 <ul>
@@ -99,6 +102,46 @@ def _targets(view: AgentView) -> str:
     more = f"<p>{len(loops) - _MOST_ROWS:,} more are not shown.</p>" if len(loops) > _MOST_ROWS else ""
     columns = ("Target", "State", "Group", "Last scrape", "Took", "Samples", "Every")
     return _table("Targets", columns, (_target_row(view, loop) for loop in loops[:_MOST_ROWS])) + more
+
+
+def _looked_for(view: AgentView) -> str:
+    """The selections with the numbers that came past each step, and the watches that are not well."""
+    if not view.reports and not view.waiting:
+        return ""
+    ill = "".join(
+        f'<p class="banner" role="note"><strong>{escape(watch.name)}:</strong> {escape(watch.error)}</p>\n'
+        for watch in view.watches
+        if watch.error
+    )
+    if view.waiting:
+        why = escape(view.waiting)
+        ill += f'<p class="banner" role="note"><strong>Nothing is scraped:</strong> {why}.</p>\n'
+    columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS))
+    rows = (_selection_row(report) for report in view.reports)
+    shard = f"<p>This is shard {view.shard}.</p>\n" if view.shard else ""
+    reasons = "".join(map(_reasons, view.reports))
+    table = _table("Looked for", columns, rows)
+    return f"<h2>Looked for in the cluster</h2>\n{shard}{ill}{table}\n{reasons}"
+
+
+def _selection_row(report: SelectionReport) -> str:
+    known = not report.trouble or any(report.passed.values())
+    numbers = "".join(f"<td>{f'{report.passed[step]:,}' if known else _NEVER}</td>" for step in STEPS)
+    return f'<tr><th scope="row">{escape(report.name)}</th><td>{escape(report.kind)}</td>{numbers}</tr>'
+
+
+def _reasons(report: SelectionReport) -> str:
+    """Why a selection has no targets, and why single objects of it are none."""
+    why = report.trouble or report.verdict()
+    if not why and not report.reasons:
+        return ""
+    told = [escape(reason) for reason in report.reasons[:_MOST_REASONS]]
+    left = len(report.reasons) - len(told) + report.more_reasons
+    if left:
+        told.append(f"and {left:,} more")
+    listed = f"<ul>{''.join(f'<li>{one}</li>' for one in told)}</ul>\n" if told else ""
+    name = f"<strong>{escape(report.name)}</strong>"
+    return f"<p>{name}: {escape(why) or 'not everything that is selected is a target'}</p>\n{listed}"
 
 
 def _target_row(view: AgentView, loop: TargetLoop) -> str:

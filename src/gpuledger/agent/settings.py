@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.settings import duration, setting, text
+from gpuledger.model.settings import choice, duration, setting, text
 from gpuledger.outputs.addresses import Address, parse_address
 
 
@@ -48,6 +48,15 @@ class AgentSettings:
         "look so often whether the configuration has changed; 0 waits for SIGHUP",
         flags=("--look-interval",),
         metavar="DURATION",
+    )
+    engine: str = setting(
+        "agent.engine",
+        choice("builtin", "prometheus"),
+        "builtin",
+        "who scrapes: builtin is this program; prometheus prints the same work as a configuration for a "
+        "Prometheus in agent mode, and ends",
+        flags=("--engine",),
+        metavar="builtin|prometheus",
     )
     drain: float = setting(
         "agent.drain",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import environ
@@ -13,7 +14,12 @@ from pathlib import Path
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
+from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.agent.discovery.discovery import Discovery, Scale
+from gpuledger.agent.discovery.sharding import Shard
+from gpuledger.agent.kubernetes.settings import ClusterSettings
+from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.cli.flags import parse, parser
@@ -39,6 +45,7 @@ deliver it by Prometheus remote write. What cannot be delivered now waits on dis
 _EXAMPLES = """\
 examples:
   gpuledger agent --config agent.yaml                 what agent.yaml says, anew whenever it changes
+  gpuledger agent --config agent.yaml --engine prometheus > prometheus.yml
   gpuledger agent --config agent.yaml --queue-directory /var/lib/gpuledger/remote-write
 
 agent.yaml:
@@ -71,13 +78,33 @@ def run(arguments: Sequence[str]) -> int:
     # The file is the agent's own: what is set about the program itself stands in flags and variables.
     values = assemble(groups, given.flags, environ, None)
     set_up(build(LogSettings, values))
-    return asyncio.run(_serve(given.config, build(AgentSettings, values)))
+    if build(AgentSettings, values).engine == "prometheus":
+        return _print_prometheus(given.config, build(ClusterSettings, values))
+    return asyncio.run(_serve(given.config, build(AgentSettings, values), build(ClusterSettings, values)))
 
 
-async def _serve(file: Path, settings: AgentSettings) -> int:
+def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
+    import yaml
+
+    from gpuledger.agent.engine.prometheus import prometheus_config
+
+    config = read_agent_config(file, environ)
+    share = settings.own_shard(environ)
+    if isinstance(share, Scale):
+        raise UsageError("--engine prometheus: the number of shards must be known; give --shard INDEX/COUNT")
+    # In the cluster Prometheus finds the API server by itself.
+    access = settings.access(environ) if settings.api or settings.kubeconfig else None
+    written = yaml.safe_load(file.read_text("utf-8"))
+    sys.stdout.write(yaml.safe_dump(prometheus_config(config, written, access, share), sort_keys=False))
+    return 0
+
+
+async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) -> int:
     clock = SystemClock()
     watch = FileWatch((file,))
-    agent = Agent(read_agent_config(file, environ), _queues(settings, environ), clock)
+    vault = Vault(cluster.access(environ), cluster.own_namespace(environ), clock)
+    config = read_agent_config(file, environ, vault)
+    agent = Agent(config, _queues(settings, environ), clock, _discovery(config, cluster, clock))
     _allow_many_connections()
     server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()
@@ -90,17 +117,20 @@ async def _serve(file: Path, settings: AgentSettings) -> int:
     try:
         agent.start()
         _greet(agent, server)
-        reloading = asyncio.create_task(_reload(file, agent, watch, settings.look_interval, nudged))
+        reloading = asyncio.create_task(_reload(file, agent, vault, watch, settings.look_interval, nudged))
         await told.wait()
         log.info("stopping")
         reloading.cancel()
         await agent.stop(settings.drain)
     finally:
+        vault.stop()
         await server.stop()
     return 0
 
 
-async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudged: asyncio.Event) -> None:
+async def _reload(
+    file: Path, agent: Agent, vault: Vault, watch: FileWatch, every: float, nudged: asyncio.Event
+) -> None:
     """Take the configuration anew when it has changed or SIGHUP has come; a bad one changes nothing."""
     while True:
         with suppress(TimeoutError):
@@ -110,7 +140,7 @@ async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudg
         nudged.clear()
         states = watch.states((file,))
         try:
-            await agent.become(read_agent_config(file, environ))
+            await agent.become(read_agent_config(file, environ, vault))
         except GpuledgerError as error:
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)
@@ -118,6 +148,25 @@ async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudg
         else:
             log.info("the configuration %s was read anew", file)
         watch.take(states)
+
+
+def _discovery(config: AgentConfig, settings: ClusterSettings, clock: SystemClock) -> Discovery | None:
+    """What finds targets in a cluster; None where there is none to look in, which a target may not need."""
+    access = settings.access(environ)
+    share = settings.own_shard(environ)
+    if access is None:
+        if isinstance(share, Scale) or (config.selections and not config.automatic):
+            raise UsageError(
+                "there is no API server to ask for targets or replicas; name one with --kubernetes-api or "
+                "--kubeconfig, or list StaticEndpoints alone and give --shard INDEX/COUNT"
+            )
+        if config.automatic:
+            log.warning("no targets are named, and there is no cluster to look for exporters in")
+    if access is None and share == Shard():
+        return None
+    if isinstance(share, Scale):
+        return Discovery(access, clock, scale=share)
+    return Discovery(access, clock, shard=share)
 
 
 def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:

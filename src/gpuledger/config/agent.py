@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.config.settings import LogSettings
 
-AGENT: dict[str, type] = {"the agent": AgentSettings, "log": LogSettings}
+AGENT: dict[str, type] = {"the agent": AgentSettings, "the cluster": ClusterSettings, "log": LogSettings}

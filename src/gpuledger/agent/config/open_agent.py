@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.agent.config.access import AccessReader
+from gpuledger.agent.config.cluster import read_namespaces, read_selector
 from gpuledger.agent.config.populate import ADDRESS, PATH, SCHEME, address_of, target_of
+from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
+from gpuledger.agent.discovery.usual import usual_exporters
 from gpuledger.agent.relabel.reading import read_rules
 from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.scrape.labelling import LabelLimits
@@ -17,10 +20,10 @@ from gpuledger.model.settings import boolean, choice, duration, integer
 from gpuledger.outputs.nodes import Node
 
 STATIC: Final = "StaticEndpoints"
-_OF_CLUSTERS: Final = ("PodMonitor", "ServiceMonitor")
+_OF_CLUSTERS: Final = (POD_MONITOR, SERVICE_MONITOR)
 
 _TARGET_KEYS: Final = (
-    *("targetName", "type", "enabled", "namespaceSelector", "selector"),
+    *("targetName", "type", "enabled", "namespaceSelector", "selector", "jobLabel"),
     *("relabelConfigs", "metricRelabelConfigs", "endpoints"),
 )
 _ENDPOINT_KEYS: Final = (
@@ -45,29 +48,50 @@ class _Common:
     access: AccessReader
 
 
-def read_open_agent(node: Node, access: AccessReader) -> tuple[list[Target], int]:
-    """The targets, and how many relabelling drops. Raises UsageError naming the place and the remedy."""
-    keys = node.section(("enabled", "globalInterval", "globalPath", "extraScrapeMetrics", "targets"))
+@dataclass(slots=True)
+class OpenAgent:
+    """What the section asks for: static targets, how many of them relabelling drops, and what is to be
+    looked for in a cluster. `automatic`: no target was named, so the usual exporters are looked for.
+    """
+
+    targets: list[Target] = field(default_factory=list)
+    dropped: int = 0
+    selections: list[Selection] = field(default_factory=list)
+    automatic: bool = False
+
+
+def read_open_agent(node: Node, access: AccessReader) -> OpenAgent:
+    """What is to be scraped. Raises UsageError naming the place and the remedy."""
+    found = OpenAgent()
+    if node.absent:
+        return found
+    keys = node.section(
+        ("enabled", "globalInterval", "globalPath", "extraScrapeMetrics", "targets", "autoTargets")
+    )
     if not keys["enabled"].parsed(boolean, True):
-        return [], 0
+        return found
     common = _Common(
         keys["globalInterval"].parsed(_interval, 15.0),
         keys["globalPath"].parsed(_path, "/metrics"),
         keys["extraScrapeMetrics"].parsed(boolean, False),
         access,
     )
-    found: list[Target] = []
-    dropped = 0
     for element in keys["targets"].elements():
-        for target in _targets(element, common):
-            if target is None:
-                dropped += 1
-            else:
-                found.append(target)
-    return found, dropped
+        _read_target(element, common, found)
+    if keys["autoTargets"].parsed(boolean, keys["targets"].absent):
+        timeout = min(_DEFAULT_TIMEOUT, common.interval)
+        settings = ScrapeSettings(interval=common.interval, timeout=timeout, honor_labels=True)
+        found.selections += usual_exporters(settings, common.path)
+        found.automatic = keys["autoTargets"].absent
+    names: set[str] = set()
+    for selection in found.selections:
+        if selection.name in names:
+            raise keys["targets"].wrong(f"{selection.name} is there twice; each targetName once")
+        names.add(selection.name)
+    return found
 
 
-def _targets(node: Node, common: _Common) -> list[Target | None]:
+def _read_target(node: Node, common: _Common, found: OpenAgent) -> None:
     keys = node.section(_TARGET_KEYS)
     name = keys["targetName"].text()
     if not name:
@@ -78,19 +102,41 @@ def _targets(node: Node, common: _Common) -> list[Target | None]:
     rules = read_rules(keys["relabelConfigs"])
     below = read_rules(keys["metricRelabelConfigs"])
     endpoints = [_Endpoint(element, common, below) for element in keys["endpoints"].elements()]
-    if not keys["enabled"].parsed(boolean, True):
-        return []
     if kind != STATIC:
-        raise keys["type"].wrong(
-            f"{kind} needs a cluster to find targets in, and this agent does not ask one yet; list them as "
-            f"{STATIC}, or set enabled: false"
-        )
-    for selector in ("namespaceSelector", "selector"):
+        if keys["enabled"].parsed(boolean, True):
+            found.selections.append(_selection(name, kind, keys, rules, endpoints))
+        return
+    if not keys["enabled"].parsed(boolean, True):
+        return
+    for selector in ("namespaceSelector", "selector", "jobLabel"):
         if not keys[selector].absent:
             raise keys[selector].wrong(f"selects nothing of {STATIC}; leave it out")
     if not endpoints:
         raise keys["endpoints"].wrong("is empty: at least one address is wanted")
-    return [endpoint.target(name, rules) for endpoint in endpoints]
+    for endpoint in endpoints:
+        target = endpoint.target(name, rules)
+        if target is None:
+            found.dropped += 1
+        else:
+            found.targets.append(target)
+
+
+def _selection(
+    name: str, kind: str, keys: Mapping[str, Node], rules: Relabelling, endpoints: list[_Endpoint]
+) -> Selection:
+    if not keys["selector"].mapping:
+        raise keys["selector"].wrong("is missing: matchLabels or matchExpressions; {} selects everything")
+    if not endpoints:
+        raise keys["endpoints"].wrong("is empty: at least one port is wanted")
+    return Selection(
+        name,
+        kind,
+        read_namespaces(keys["namespaceSelector"]),
+        read_selector(keys["selector"]),
+        tuple(endpoint.of_cluster() for endpoint in endpoints),
+        rules,
+        keys["jobLabel"].text(),
+    )
 
 
 class _Endpoint:
@@ -147,6 +193,19 @@ class _Endpoint:
             return target_of(name, found, self._params, rules, self._settings)
         except ValueError as error:
             raise self._node.wrong(str(error)) from None
+
+    def of_cluster(self) -> EndpointSettings:
+        """What the endpoint of a PodMonitor or ServiceMonitor target is."""
+        if not self._keys["address"].absent:
+            raise self._keys["address"].wrong(f"is for {STATIC}; the cluster knows it: a port is enough")
+        return EndpointSettings(
+            self._keys["port"].text(),
+            self._scheme,
+            self._path,
+            self._params,
+            self._settings,
+            self._keys["addNodeLabel"].parsed(boolean, False),
+        )
 
     def _address(self) -> str:
         written, port = self._keys["address"].text(), self._keys["port"]

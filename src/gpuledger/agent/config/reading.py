@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuledger.agent.config.access import AccessReader
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.config.open_agent import read_open_agent
+from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.relabel.reading import read_rules
 from gpuledger.agent.relabel.rule import LABEL_NAME, Relabelling
 from gpuledger.agent.scrape.labelling import Delivery
@@ -17,7 +18,7 @@ from gpuledger.outputs.remote_write.reading import read_receivers
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
 
 
-def read_agent_config(file: Path, environment: Mapping[str, str]) -> AgentConfig:
+def read_agent_config(file: Path, environment: Mapping[str, str], vault: Vault | None = None) -> AgentConfig:
     """What the file says. Paths in it are relative to its folder; the files at them are not read yet.
 
     Raises UsageError with one line that names the file, the key path and what is wanted.
@@ -25,11 +26,18 @@ def read_agent_config(file: Path, environment: Mapping[str, str]) -> AgentConfig
     sections = read_nodes(file, "configuration").section(("features", "global", "remote_write"))
     features = sections["features"].section(("openAgent",))
     external = _external_labels(sections["global"].section(("external_labels",))["external_labels"])
-    targets, dropped = read_open_agent(features["openAgent"], AccessReader(file.parent, environment))
+    found = read_open_agent(features["openAgent"], AccessReader(file.parent, environment, vault))
     receivers = read_receivers(sections["remote_write"], file.parent)
     if not receivers:
         raise sections["remote_write"].wrong("is empty: at least one receiver's url is wanted")
-    return AgentConfig(tuple(targets), dropped, receivers, deliveries_of(receivers, external))
+    return AgentConfig(
+        tuple(found.targets),
+        found.dropped,
+        receivers,
+        deliveries_of(receivers, external),
+        tuple(found.selections),
+        found.automatic,
+    )
 
 
 def deliveries_of(

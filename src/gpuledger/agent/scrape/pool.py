@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,8 +47,13 @@ class Pool:
         """Those that scrape, in the order of their targets."""
         return tuple(running.loop for running in self._running.values())
 
-    def become(self, targets: Iterable[Target], deliveries: Deliveries) -> None:
-        """Scrape these from now on: what is as it was goes on undisturbed."""
+    def become(
+        self, targets: Iterable[Target], deliveries: Deliveries, elsewhere: Collection[Key] = ()
+    ) -> None:
+        """Scrape these from now on: what is as it was goes on undisturbed.
+
+        Targets of `elsewhere` are scraped by another agent by now: their series have not ended.
+        """
         wanted: dict[Key, Target] = {}
         for target in targets:
             if target.key in wanted:
@@ -68,6 +73,8 @@ class Pool:
             self._running[key] = self._started(target, deliveries, predecessor)
         for key, old in before.items():
             old.task.cancel()
+            if key in elsewhere:
+                continue
             self._retired[key] = _Running(old.loop, asyncio.create_task(self._end(key, old.loop)))
         in_use = {_access_of(target) for target in wanted.values()}
         self._access = {key: access for key, access in self._access.items() if key in in_use}

@@ -20,10 +20,12 @@ class Watched:
     """Files that somebody has read. `changed` is asked before each use, and looks once a second at most."""
 
     def __init__(self, secrets: Iterable[Secret], clock: Clock) -> None:
-        self._files = tuple(secret.file for secret in secrets if secret.file is not None)
+        given = tuple(secrets)
+        self._files = tuple(secret.file for secret in given if secret.file is not None)
+        self._held = tuple(secret.held for secret in given if secret.held is not None)
         self._clock = clock
         self._looked = -_EVERY
-        self._signatures: dict[Path, _Signature] | None = None
+        self._signatures: tuple[object, ...] | None = None
 
     def changed(self) -> bool:
         """Whether they are to be read (anew): the first time, and whenever one of them is another file.
@@ -35,7 +37,7 @@ class Watched:
             return False
         self._looked = now
         # Before the reading: what changes meanwhile is seen the next time.
-        found = {file: _signature(file) for file in self._files}
+        found = (*map(_signature, self._files), *(held.mark() for held in self._held))
         if found == self._signatures:
             return False
         self._signatures = found
@@ -61,6 +63,8 @@ def line_of(secret: Secret, what: str) -> str:
 
 def text_of(secret: Secret, what: str) -> str:
     """What the Secret is now. Raises GpuledgerError, which names the file and not what is in it."""
+    if secret.held is not None:
+        return secret.held.text()
     if secret.file is None:
         return secret.text
     try:
@@ -72,6 +76,8 @@ def text_of(secret: Secret, what: str) -> str:
 
 def name_of(secret: Secret, what: str) -> str:
     """The Secret in an error: where it is, not what it is."""
+    if secret.held is not None:
+        return secret.held.name
     return str(secret.file) if secret.file is not None else f"the inline {what}"
 
 

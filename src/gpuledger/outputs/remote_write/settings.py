@@ -5,22 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from gpuledger.outputs.nodes import Node
 
 
+class Held(Protocol):
+    """A secret that somebody else keeps up to date."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in errors."""
+
+    def mark(self) -> object:
+        """Something that is not equal to what it was whenever the text is another."""
+
+    def text(self) -> str:
+        """The text as it is now. Raises GpuledgerError."""
+
+
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text given in the configuration, or the file that holds it; never shown."""
+    """A text given in the configuration, the file that holds it, or somebody who does; never shown."""
 
     text: str = field(default="", repr=False)
     file: Path | None = None
+    held: Held | None = field(default=None, repr=False)
 
     @property
     def absent(self) -> bool:
         """Nothing was given."""
-        return not self.text and self.file is None
+        return not self.text and self.file is None and self.held is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs dashboards chart manifests bench build image lock clean \
-        debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench build image \
+        lock clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -35,17 +35,20 @@ e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes nod
 	$(SUDO) $(BIN)/python -B -m pytest -p no:cacheprovider tests/cluster
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules
-	$(BIN)/ruff check src tests benchmarks deploy
-	$(BIN)/ruff format --check src tests benchmarks deploy
+	$(BIN)/ruff check src tests benchmarks deploy docs
+	$(BIN)/ruff format --check src tests benchmarks deploy docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.dev     ## rewrite the code as ruff wants it
-	$(BIN)/ruff check --fix src tests benchmarks deploy
-	$(BIN)/ruff format src tests benchmarks deploy
+	$(BIN)/ruff check --fix src tests benchmarks deploy docs
+	$(BIN)/ruff format src tests benchmarks deploy docs
 
 docs: $(VENV)/.dev       ## write docs/metrics.md anew from the catalogue
 	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
+
+site: $(VENV)/.dev       ## build the documentation's site: build/site/index.html
+	$(BIN)/python -m sphinx -q -W --keep-going -E -a -b html docs build/site
 
 dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/grafana/make
 	$(BIN)/python -B deploy/grafana/make
@@ -56,12 +59,17 @@ chart: $(VENV)/.run      ## write what deploy/helm/gpuledger has from elsewhere:
 manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew from the chart
 	$(BIN)/python -B deploy/helm/make/manifests.py
 
+screenshots: $(VENV)/.dev debian  ## take docs/pictures/ anew, of a simulated node (some minutes)
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
+
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
 	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
+	$(BIN)/python benchmarks/watchers.py --write docs/performance.md
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
+	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 
 # One file with everything but Python itself: `OUT` is where it and the link of the old name go.
 OUT ?= .
@@ -80,15 +88,15 @@ image:                   ## both images, by docker (or DOCKER=podman)
 PIP_COMPILE = $(BIN)/pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links
 lock: $(VENV)/.dev       ## pin what the image and the archive hold to the newest, with hashes
 	$(BIN)/pip install -q --disable-pip-version-check pip-tools
-	$(PIP_COMPILE) --upgrade --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --upgrade --extra cluster --output-file requirements.lock pyproject.toml
 	$(PIP_COMPILE) --upgrade --only-build-deps --build-deps-for wheel --output-file requirements-build.lock pyproject.toml
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist gpuledger my-gpu-exporter tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
-DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter openssh-server \
-          openssh-client docker-compose systemd
+DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
+          openssh-client docker-compose systemd chromium
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

@@ -98,6 +98,18 @@ MATRIX: Mapping[str, Values] = {
     },
     "pod monitor": {"podMonitor": {"enabled": True}, "service": {"enabled": False}},
     "rules of a collector": {"mode": "collect", "rules": {"enabled": True}, "gpu": {"count": 4}},
+    "agent": {
+        "agent": {
+            "enabled": True,
+            "replicas": 3,
+            "config": {"remote_write": [{"url": "http://store/write"}]},
+            "persistence": {"enabled": False},
+            "extraArgs": ["--log-level=debug"],
+            "extraEnv": [{"name": "A", "value": "b"}],
+            "nodeSelector": {"pool": "system"},
+        },
+        "networkPolicy": {"enabled": True},
+    },
     "everything else": {
         "namespace": {"create": True},
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from cluster import image
+from cluster.agents import Agents, Everywhere, Objects
+from cluster.agents import agents as agents_of
 from cluster.control_plane import Client, ControlPlane
 from cluster.dockerfile import Builder, Stage, locked
 from cluster.ledger import Ledger, ledger
@@ -22,7 +24,7 @@ from cluster.release import GPU_LABEL
 
 HERE = Path(__file__).parent
 PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
-MANIFEST = HERE.parent.parent / "deploy/rbac.yaml"
+DEPLOY = HERE.parent.parent / "deploy"
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +54,8 @@ def control_plane(binaries: Path, folder: Path) -> Iterator[ControlPlane]:
         plane.start()
         for name in (NAMESPACE, "gpuledger"):
             plane.create_namespace(name)
-        plane.admin.apply(MANIFEST)
+        for manifest in ("rbac.yaml", "agent-rbac.yaml"):
+            plane.admin.apply(DEPLOY / manifest)
         yield plane
     finally:
         plane.stop()
@@ -156,3 +159,26 @@ def books(node_flags: tuple[str, ...], tmp_path: Path) -> Iterator[Ledger]:
     """The program as it runs on the real node."""
     with ledger(tmp_path, GPUS, *node_flags) as running:
         yield running
+
+
+@pytest.fixture
+def objects(control_plane: ControlPlane) -> Iterator[Objects]:
+    """Objects of one test: gone with it."""
+    made = Objects(control_plane.admin)
+    yield made
+    made.forget_all()
+
+
+@pytest.fixture
+def everywhere() -> Iterator[Everywhere]:
+    """A page behind every address of this machine."""
+    made = Everywhere()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
+    """What starts agents with the rights of deploy/agent-rbac.yaml."""
+    with agents_of(control_plane, tmp_path) as made:
+        yield made

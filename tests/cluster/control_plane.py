@@ -47,6 +47,8 @@ subjectAltName = IP:127.0.0.1, IP:{address}, DNS:localhost
 _PLURALS = {
     "ServiceAccount": "api/v1/namespaces/{namespace}/serviceaccounts",
     "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "Role": "apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
+    "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
     "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
 

@@ -24,10 +24,25 @@ RESOURCES = [
 ]
 
 
-def may(plane: ControlPlane, group: str, resource: str, verb: str) -> bool:
+AGENT = "system:serviceaccount:gpuledger:gpuledger-agent"
+READ = ("get", "list", "watch")
+FOUND = ("pods", "services", "endpoints", "namespaces", "nodes")
+
+
+def may(
+    plane: ControlPlane,
+    group: str,
+    resource: str,
+    verb: str,
+    *,
+    account: str = ACCOUNT,
+    namespace: str = "",
+    name: str = "",
+) -> bool:
     plural, _, part = resource.partition("/")
     wanted = {"group": group, "resource": plural, "subresource": part, "verb": verb}
-    review = {"spec": {"user": ACCOUNT, "resourceAttributes": wanted}}
+    wanted |= {"namespace": namespace, "name": name}
+    review = {"spec": {"user": account, "resourceAttributes": wanted}}
     answer = plane.admin.call("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     return bool(answer["status"]["allowed"])
 
@@ -50,3 +65,46 @@ def test_the_account_lists_and_watches_the_pods_of_a_node(account: Client) -> No
 @pytest.mark.parametrize("path", ["api/v1/secrets", "api/v1/nodes", "api/v1/namespaces/gpuledger/pods/any"])
 def test_the_account_is_refused_everything_else(account: Client, path: str) -> None:
     assert account.ask("GET", path).status_code == 403
+
+
+def test_the_agents_account_reads_what_targets_are_made_of_and_nothing_else(
+    control_plane: ControlPlane,
+) -> None:
+    more = [
+        ("", "services"),
+        ("", "endpoints"),
+        ("discovery.k8s.io", "endpointslices"),
+        ("apps", "statefulsets"),
+    ]
+    asked = {(group, resource, verb) for group, resource in (*RESOURCES, *more) for verb in VERBS}
+    allowed = {one for one in asked if may(control_plane, *one, account=AGENT)}
+    found = [("", resource) for resource in FOUND]
+    assert allowed == {
+        (group, resource, verb)
+        for group, resource in (*found, ("discovery.k8s.io", "endpointslices"))
+        for verb in READ
+    }
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "allowed"),
+    [
+        ("gpuledger", "gpuledger-agent", True),
+        ("gpuledger", "other", False),
+        ("team-a", "gpuledger-agent", False),
+    ],
+)
+def test_the_agents_account_reads_its_own_stateful_set_alone(
+    namespace: str, name: str, allowed: bool, control_plane: ControlPlane
+) -> None:
+    for verb in READ:
+        found = may(
+            control_plane, "apps", "statefulsets", verb, account=AGENT, namespace=namespace, name=name
+        )
+        assert found is allowed
+
+
+def test_the_agents_account_reads_secrets_of_its_own_namespace_alone(control_plane: ControlPlane) -> None:
+    for verb in VERBS:
+        assert may(control_plane, "", "secrets", verb, account=AGENT, namespace="gpuledger") is (verb in READ)
+        assert not may(control_plane, "", "secrets", verb, account=AGENT, namespace="team-a")

@@ -27,7 +27,7 @@ def test_they_are_what_make_manifests_writes(tmp_path: Path) -> None:
     made = {str(file.relative_to(tmp_path)): file.read_text() for file in tmp_path.rglob("*.yaml")}
     kept = {
         name: (ROOT / name).read_text()
-        for name in [*(f"kubernetes/{name}" for name in NAMES), "deploy/rbac.yaml"]
+        for name in [*(f"kubernetes/{name}" for name in NAMES), "deploy/rbac.yaml", "deploy/agent-rbac.yaml"]
     }
     assert kept == made, "run `make manifests`"
 

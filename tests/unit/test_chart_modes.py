@@ -260,9 +260,53 @@ def test_helms_test_asks_the_service_or_looks_once() -> None:
     assert of_kind("Pod", {"helmTest": {"enabled": False}}) == []
 
 
-def test_agent_and_operator_make_nothing_yet() -> None:
+def test_agent_and_operator_make_nothing_unless_asked_for() -> None:
     made = files()
-    assert made["agent/statefulset.yaml"].strip() == made["operator/deployment.yaml"].strip() == ""
+    for name in ("agent/statefulset.yaml", "agent/rbac.yaml", "operator/deployment.yaml"):
+        assert made[name].strip() == ""
+
+
+AGENT = {
+    "agent": {"enabled": True, "replicas": 3, "config": {"remote_write": [{"url": "http://store/write"}]}}
+}
+
+
+def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() -> None:
+    (one,) = of_kind("StatefulSet", AGENT)
+    assert (one["metadata"]["name"], one["spec"]["replicas"]) == ("gpuledger-agent", 3)
+    pod = one["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    fields = {
+        env["name"]: env.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for env in container["env"]
+    }
+    assert (fields["POD_NAME"], fields["POD_NAMESPACE"]) == ("metadata.name", "metadata.namespace")
+    assert [claim["metadata"]["name"] for claim in one["spec"]["volumeClaimTemplates"]] == ["queue"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {
+        container[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")
+    } == {"metrics"}
+
+
+def test_the_queues_volume_is_of_the_wanted_class() -> None:
+    values = {"agent": {**AGENT["agent"], "persistence": {"storageClass": "fast", "size": "5Gi"}}}
+    (one,) = of_kind("StatefulSet", values)
+    (claim,) = one["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert claim["spec"]["resources"]["requests"] == {"storage": "5Gi"}
+
+
+def test_without_persistence_the_queue_ends_with_the_pod() -> None:
+    values = {"agent": {**AGENT["agent"], "persistence": {"enabled": False}}}
+    (one,) = of_kind("StatefulSet", values)
+    assert "volumeClaimTemplates" not in one["spec"]
+    assert {"name": "queue", "emptyDir": {}} in one["spec"]["template"]["spec"]["volumes"]
+
+
+def test_the_agents_policy_limits_who_comes_in_alone() -> None:
+    policies = of_kind("NetworkPolicy", {**AGENT, "networkPolicy": {"enabled": True}})
+    (own,) = [policy for policy in policies if policy["metadata"]["name"].endswith("-agent")]
+    assert own["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_everything_bears_the_labels_by_which_it_is_found() -> None:

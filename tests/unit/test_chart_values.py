@@ -114,7 +114,7 @@ def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"agent": {"enabled": True}}, "agent.enabled: this version of the chart has no agent yet"),
+        ({"agent": {"enabled": True}}, "agent.enabled: nobody is named to deliver to"),
         ({"operator": {"enabled": True}}, "operator.enabled: this version of the chart has no operator yet"),
         (
             {"mode": "cronjob", "collection": {"schedule": "*/30 * * * * *"}},

@@ -16,7 +16,11 @@ from gpuledger import __version__
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {
-    "requirements.lock": PYPROJECT["project"]["dependencies"],
+    # The agent's packages, too: the image runs every command.
+    "requirements.lock": [
+        *PYPROJECT["project"]["dependencies"],
+        *PYPROJECT["project"]["optional-dependencies"]["cluster"],
+    ],
     "requirements-build.lock": PYPROJECT["build-system"]["requires"],
 }
 

@@ -1,4 +1,4 @@
-"""Write kubernetes/ and deploy/rbac.yaml from the chart: `python deploy/helm/make/manifests.py [ROOT]`.
+"""Write kubernetes/ and deploy/*rbac.yaml from the chart: `python deploy/helm/make/manifests.py [ROOT]`.
 
 They are for `kubectl apply -f` without Helm: what Helm alone needs is left out; the namespace stands first.
 """
@@ -26,6 +26,7 @@ KINDS = (
     "ServiceAccount",
     "ClusterRole",
     "ClusterRoleBinding",
+    "Role",
     "RoleBinding",
     "ConfigMap",
     "Service",
@@ -102,6 +103,12 @@ FILES: Mapping[str, File] = {
         ("PrometheusRule",),
     ),
 }
+# Files of ServiceAccounts and what they may, in deploy/: with which values they are rendered.
+RIGHTS: Mapping[str, Values] = {
+    "rbac.yaml": {},
+    "agent-rbac.yaml": {"agent": {"enabled": True, "config": {"remote_write": [{"url": "http://receiver"}]}}},
+}
+_OF_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 _DELETES = f"\n`kubectl delete -f` on this file takes the namespace {NAMESPACE} away with all that is in it."
 _BY_CHART = "\nWritten by `make manifests` from deploy/helm/gpuledger, which can do more."
 
@@ -143,16 +150,16 @@ def main(root: Path) -> None:
             lines = "".join(f"# {line}\n" for line in about.splitlines())
             (folder / name).write_text(lines + _written(found), encoding="utf-8")
         (root / "deploy").mkdir(exist_ok=True)
-        rbac = [
-            one
-            for one in _render(chart, {}, "gpuledger", "gpuledger")
-            if one["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
-        ]
-        for one in rbac:
-            del one["metadata"]["labels"]
-        (root / "deploy/rbac.yaml").write_text(
-            _head(ROOT / "deploy/rbac.yaml") + _written(rbac), encoding="utf-8"
-        )
+        for name, values in RIGHTS.items():
+            rbac = [
+                one
+                for one in _render(chart, values, "gpuledger", "gpuledger")
+                if one["kind"] in _OF_RIGHTS and one["metadata"]["name"].endswith("-agent") is bool(values)
+            ]
+            for one in rbac:
+                del one["metadata"]["labels"]
+            file = Path("deploy") / name
+            (root / file).write_text(_head(ROOT / file) + _written(rbac), encoding="utf-8")
 
 
 def _head(file: Path) -> str:

@@ -122,6 +122,7 @@ class Ledger:
             state_seconds=seconds,
             sm_ratios=sm_ratios(snapshot),
             owners=self._owners.post(snapshot),
+            sessions=self.sessions.rows(),
         )
         self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, state)
         self._posted, self._failed = [], []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 
 from gpuledger.ledger.activity import holds, is_still
 from gpuledger.ledger.energy.booking import MEASURED
@@ -15,7 +16,7 @@ from gpuledger.ledger.ownership import not_less
 from gpuledger.ledger.seconds import Marked
 from gpuledger.ledger.stays import Stay
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.session import Session
+from gpuledger.model.session import Session, SessionRow
 from gpuledger.model.snapshot import Reading, Snapshot
 
 
@@ -26,9 +27,10 @@ class OpenSession:
     `high` is the upper bound of what it can have used: everything of its Gpu's intervals in which it was
     resident, less what was measured to others. `sm_seconds` is the integral of its SM share over the
     `sm_known` seconds in which the share was told; `held` are the seconds in which it certainly did nothing.
-    `watched` is false until this run has seen it: then an end is inferred, not seen. `number` is its name in
-    the store; `changed` and `renamed` say what is not stored yet (`renamed`: who it is, too), `stored`
-    whether there is a row at all.
+    `watts` is what the last interval booked to it, by its seconds; `watts_at` is when that was posted, on the
+    source's clock. `watched` is false until this run has seen it: then an end is inferred, not seen.
+    `number` is its name in the store; `changed` and `renamed` say what is not stored yet (`renamed`: who it
+    is, too), `stored` whether there is a row at all.
     """
 
     process: GpuProcess
@@ -44,6 +46,8 @@ class OpenSession:
     high: int = 0
     number: int = 0
     ended: float | None = None
+    watts: float | None = None
+    watts_at: float = 0.0
     watched: bool = True
     changed: bool = True
     renamed: bool = True
@@ -103,6 +107,23 @@ class OpenSession:
             high=self.high,
         )
 
+    def row(self, oldest: float = -inf) -> SessionRow:
+        """As people are shown it; without its watts when they were posted before `oldest`."""
+        return SessionRow(
+            self.number,
+            self.process,
+            self.first_seen,
+            self.last_seen,
+            self.peak_memory,
+            self.sm_seconds / self.sm_known if self.sm_known else None,
+            self.sm_most,
+            self.held_seconds,
+            self.measured,
+            self.apportioned,
+            self.high,
+            self.watts if self.watts_at >= oldest else None,
+        )
+
 
 def _who(process: GpuProcess) -> tuple[object, ...]:
     return (process.workload, process.command, process.host.executable, process.host.user)
@@ -142,6 +163,7 @@ class Sessions:
         self._elapsed = None
         for session in self.open():
             session.watched = False
+            session.watts = None
             session.stay.seen_at = None
 
     def number_of(self, key: ProcessKey) -> int:
@@ -226,6 +248,7 @@ class Sessions:
     def _book(self, posted: Posted, gone: dict[ProcessKey, OpenSession]) -> None:
         """Joules onto the Sessions that bore them; whoever no list ever had gets a Session by it."""
         measured = posted.booked.method == MEASURED
+        seconds = posted.length / 1e6
         if posted.booked.delta:
             present = {resident.key for resident in posted.residents}
             for key in [key for key in self._ghosts if key[0] == posted.gpu.uuid and key not in present]:
@@ -239,6 +262,8 @@ class Sessions:
                 session.apportioned += joules
             others = sum(posted.booked.processes.values()) - joules if measured else 0
             session.high += posted.booked.delta - others
+            session.watts = joules / 1000 / seconds if seconds > 0 else None
+            session.watts_at = self._elapsed or 0.0
             session.changed = True
 
     def _session_of(
@@ -263,6 +288,11 @@ class Sessions:
         session = OpenSession(process, first, last, number=self._next)
         self._next += 1
         return session
+
+    def rows(self) -> tuple[SessionRow, ...]:
+        """The open Sessions as values of this posting."""
+        oldest = (self._elapsed or 0.0) - LONGEST
+        return tuple([one.row(oldest) for one in self.open()])
 
     def counts(self, snapshot: Snapshot) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Open Sessions per Device uuid: those that compute, those that only draw.

@@ -78,6 +78,28 @@ class AccountRow(NamedTuple):
     millijoules: int
 
 
+class SessionRow(NamedTuple):
+    """An open Session as people are shown it: everything booked to it, at once and not held back.
+
+    `number` names it in the books; the rest is as in `Session`, energy in millijoules. `watts` is what was
+    booked to it in the last interval, by the seconds of that; None before there was one, and when it is a
+    minute ago.
+    """
+
+    number: int
+    process: GpuProcess
+    first_seen: float
+    last_seen: float
+    peak_memory: int | None = None
+    sm_mean: float | None = None
+    sm_most: float | None = None
+    held_seconds: float = 0.0
+    measured: int = 0
+    apportioned: int = 0
+    high: int = 0
+    watts: float | None = None
+
+
 class OwnerRow(NamedTuple):
     """A Workload on a Device: it was handed it, or has processes on it, or did so lately.
 
@@ -123,7 +145,8 @@ class LedgerState:
     `sessions_closed` and `session_durations` (seconds) are by Gpu uuid; `device_states` and `state_seconds`
     are by uuid and `GI_CI` (empty without MIG), and so are `sm_ratios`, each Device's part of its Gpu's
     multiprocessors. `owners` are those of whole Gpus and Instances, present or
-    lately gone. `parts` tells how parts of the posting went that are told apart, such as the store.
+    lately gone. `sessions` are the open ones. `parts` tells how parts of the posting went that are told
+    apart, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -139,4 +162,5 @@ class LedgerState:
     state_seconds: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     sm_ratios: Mapping[tuple[str, str], float] = field(default_factory=dict)
     owners: tuple[OwnerRow, ...] = ()
+    sessions: tuple[SessionRow, ...] = ()
     parts: tuple[Collected, ...] = ()

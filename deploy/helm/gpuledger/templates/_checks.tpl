@@ -1,8 +1,8 @@
 {{/* What cannot be, said in one line that names the value and the remedy. What a schema can say stands in values.yaml. */}}
 {{- define "gpuledger.checks" -}}
 {{- $v := .v -}}
-{{- if $v.agent.enabled -}}
-{{- fail "agent.enabled: this version of the chart has no agent yet; set it to false" -}}
+{{- if and $v.agent.enabled (not $v.agent.config.remote_write) -}}
+{{- fail "agent.enabled: nobody is named to deliver to; set agent.config.remote_write to a list with at least one url" -}}
 {{- end -}}
 {{- if $v.operator.enabled -}}
 {{- fail "operator.enabled: this version of the chart has no operator yet; set it to false" -}}

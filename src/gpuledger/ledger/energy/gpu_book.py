@@ -34,7 +34,8 @@ class Posted:
 
     Times are unix seconds; `floors` are those reckoned with; `residents` is everybody who was there. `life`
     is the epoch of the counter that it is part of; `integrated` marks energy that is an integral of power,
-    and part of no epoch.
+    and part of no epoch. `length` is the interval's in microseconds, on the source's clock: unix time may be
+    set meanwhile; 0 where there is no interval.
     """
 
     gpu: Gpu
@@ -46,6 +47,7 @@ class Posted:
     floors: Floors = field(default_factory=Floors)
     residents: tuple[Residence, ...] = ()
     integrated: bool = False
+    length: int = 0
 
     @property
     def millijoules(self) -> int:
@@ -354,6 +356,7 @@ class GpuBook:
             floors=floors,
             residents=tuple(everybody),
             integrated=integrated,
+            length=length,
         )
 
     def _learn(self, at: float, unix: float, length: int, delta: int, everybody: Sequence[Residence]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pods.labels import LabelAllowlist
-from gpuledger.workloads.pods.pod import Pod, read_pod
 from gpuledger.workloads.pods.stream import NotJson
 
 _KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
+T = TypeVar("T")
 _GONE: Final = ("Gone", "Expired")
 
 
@@ -24,16 +24,16 @@ class WatchFailed(GpuledgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class PodEvent:
-    """What happened to a pod, and the version of the world after it; a bookmark is a version alone."""
+class Event(Generic[T]):
+    """What happened to an object, and the version of the world after it; a bookmark is a version alone."""
 
     kind: str
     version: str
-    pod: Pod | None = None
+    about: T | None = None
 
 
-def read_event(line: bytes, allowed: LabelAllowlist) -> PodEvent:
-    """One line as an event; raises Gone, WatchFailed or NotJson."""
+def read_event(line: bytes, read: Callable[[object], T | None]) -> Event[T]:
+    """One line as an event, its object as `read` makes it; raises Gone, WatchFailed or NotJson."""
     try:
         told = json.loads(line)
     except (ValueError, RecursionError):
@@ -47,10 +47,10 @@ def read_event(line: bytes, allowed: LabelAllowlist) -> PodEvent:
         raise NotJson(f"an event of kind {str(kind)[:40]!r}")
     meta = about.get("metadata")
     version = meta.get("resourceVersion") if isinstance(meta, dict) else None
-    return PodEvent(
+    return Event(
         kind,
         version if isinstance(version, str) else "",
-        None if kind == "BOOKMARK" else read_pod(about, allowed),
+        None if kind == "BOOKMARK" else read(about),
     )
 
 
@@ -58,4 +58,4 @@ def _error(status: dict[str, Any]) -> GpuledgerError:
     message = str(status.get("message") or status.get("reason") or "no reason told")[:400]
     if status.get("code") == 410 or status.get("reason") in _GONE:
         return Gone(message)
-    return WatchFailed(f"the API server ended the watch of pods: {message}; all is listed anew")
+    return WatchFailed(f"the API server ended the watch: {message}; all is listed anew")

@@ -1,0 +1,114 @@
+"""The agent as a whole: the targets of its configuration, and the receivers of what they tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.agent.config.model import AgentConfig
+from gpuledger.agent.discovery.discovery import Discovery
+from gpuledger.agent.discovery.report import SelectionReport
+from gpuledger.agent.discovery.sharding import Shard
+from gpuledger.agent.scrape.loop import TargetLoop
+from gpuledger.agent.scrape.pool import Pool
+from gpuledger.agent.scrape.state import GroupTotals
+from gpuledger.model.page import MapHealth
+from gpuledger.model.source import Clock
+from gpuledger.outputs.remote_write.receivers import Receivers
+from gpuledger.outputs.remote_write.state import ReceiverState
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """One moment of the agent, for its page and its metrics. `now` is unix seconds; `error` is why the
+    configuration, as it stands now, could not be taken, and `configured` when the one in force was.
+    `reports` and `watches` tell of what is looked for in a cluster; `shard` is None where the agent is
+    alone, or cannot know its share yet, which `waiting` says.
+    """
+
+    now: float
+    loops: tuple[TargetLoop, ...]
+    totals: dict[str, GroupTotals]
+    receivers: tuple[ReceiverState, ...]
+    dropped: int
+    error: str
+    configured: float
+    reports: tuple[SelectionReport, ...] = ()
+    watches: tuple[MapHealth, ...] = ()
+    shard: Shard | None = None
+    waiting: str = ""
+
+
+class Agent:
+    """Used by the event loop's thread alone."""
+
+    def __init__(
+        self, config: AgentConfig, queues: Path, clock: Clock, discovery: Discovery | None = None
+    ) -> None:
+        self._config = config
+        self._discovery = discovery
+        self._clock = clock
+        self._receivers = Receivers(config.receivers, queues, clock)
+        self._pool = Pool(self._receivers.accept, clock)
+        self._configured = clock.unix()
+        self.error = ""
+
+    def start(self) -> None:
+        """Scrape and deliver, in the running loop. Raises GpuledgerError when the queues cannot be had."""
+        self._receivers.start()
+        self._scrape()
+        if self._discovery is not None:
+            self._discovery.become(self._config.selections)
+            self._discovery.start(self._scrape)
+
+    async def become(self, config: AgentConfig) -> None:
+        """Go on with another configuration. Raises GpuledgerError, and then goes on with the old one."""
+        if config.receivers != self._config.receivers:
+            await self._receivers.apply(config.receivers)
+        self._config = config
+        if self._discovery is not None:
+            self._discovery.become(config.selections)
+        self._scrape()
+        self._configured = self._clock.unix()
+        self.error = ""
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Scrape no more, and deliver what is queued for so long at most; the rest waits on disk."""
+        if self._discovery is not None:
+            self._discovery.stop()
+        await self._pool.stop()
+        await self._receivers.stop(drain_seconds)
+
+    def _scrape(self) -> None:
+        """Go on with the targets that there are now, as far as they are this shard's."""
+        found, static = self._discovery, self._config.targets
+        if found is None:
+            self._pool.become(static, self._config.deliveries)
+            return
+        shard = found.shard
+        if shard is None:
+            return
+        mine = [target for target in static if shard.has(target)]
+        others = [target for target in static if not shard.has(target)]
+        self._pool.become(
+            [*mine, *found.targets],
+            self._config.deliveries,
+            {target.key for target in (*others, *found.others)},
+        )
+
+    def view(self) -> AgentView:
+        """The agent as it is now."""
+        found = self._discovery
+        return AgentView(
+            self._clock.unix(),
+            self._pool.loops,
+            self._pool.totals,
+            self._receivers.state(),
+            self._config.dropped + (found.dropped if found else 0),
+            self.error,
+            self._configured,
+            found.reports if found else (),
+            found.health if found else (),
+            found.shard if found and found.shard != Shard() else None,
+            found.waiting if found else "",
+        )

@@ -1,0 +1,138 @@
+"""Where the objects of a cluster can be scraped: addresses with their labels, before any relabelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuledger.agent.discovery.meta import (
+    Labels,
+    backing_labels,
+    container_labels,
+    endpoint_labels,
+    pod_labels,
+    service_labels,
+)
+from gpuledger.agent.discovery.selection import EndpointSettings
+from gpuledger.agent.kubernetes.objects import (
+    Container,
+    Endpoint,
+    PodObject,
+    Port,
+    ServiceObject,
+    SliceObject,
+)
+
+RUNNING = "Running"
+_TCP = "TCP"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One address, its labels, and the node that it is on where that is known."""
+
+    address: str
+    labels: Labels
+    node: str
+
+
+def joined(host: str, port: int) -> str:
+    """`HOST:PORT`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def why_not_scraped(pod: PodObject) -> str:
+    """Empty for a pod that runs and has an address: whether it is ready is for a label to say."""
+    if pod.phase != RUNNING:
+        return f"is {pod.phase or 'of unknown phase'}, not Running"
+    return "" if pod.ip else "has no IP address yet"
+
+
+def places_of_pod(pod: PodObject, endpoint: EndpointSettings) -> list[Place]:
+    """Where a running pod has this endpoint's port.
+
+    A number need not be declared by any container: it is then that port of the pod. A name must be, and is
+    at every container that declares it; no port at all is every declared one. Only TCP can be scraped.
+    """
+    declared = [
+        (container, port)
+        for container in pod.containers
+        for port in container.ports
+        if port.protocol == _TCP and _is_meant(port, endpoint)
+    ]
+    if not declared and endpoint.number and pod.containers:
+        return [_place(pod, pod.containers[0], endpoint.number, None)]
+    if endpoint.number:
+        declared = declared[:1]
+    return [_place(pod, container, port.number, port) for container, port in declared]
+
+
+def missing_port(pod: PodObject, endpoint: EndpointSettings) -> str:
+    """Why there is no place: which ports there are."""
+    names = [port.name or str(port.number) for container in pod.containers for port in container.ports]
+    return f"has no TCP port {endpoint.port or 'at all'} (it declares {', '.join(names) or 'none'})"
+
+
+def _is_meant(port: Port, endpoint: EndpointSettings) -> bool:
+    if endpoint.number:
+        return port.number == endpoint.number
+    return not endpoint.port or port.name == endpoint.port
+
+
+def _place(pod: PodObject, container: Container, number: int, port: Port | None) -> Place:
+    labels = pod_labels(pod) | container_labels(container, port)
+    return Place(joined(pod.ip, number), labels, pod.node)
+
+
+def service_ports(service: ServiceObject, endpoint: EndpointSettings) -> set[str]:
+    """Names of the service's ports that are meant: by name, by number, else by their targetPort."""
+    if not endpoint.port:
+        return {port.name for port in service.ports}
+    for meant in (
+        {port.name for port in service.ports if port.name == endpoint.port},
+        {port.name for port in service.ports if port.number == endpoint.number},
+        {port.name for port in service.ports if port.target == endpoint.port},
+    ):
+        if meant:
+            return meant
+    return set()
+
+
+def places_of_service(
+    service: ServiceObject,
+    parts: list[SliceObject],
+    endpoint: EndpointSettings,
+    pods: Mapping[str, PodObject],
+) -> Iterator[Place]:
+    """Where the service's ports that are meant lead to; `pods` by key are those that labels may tell of."""
+    names = service_ports(service, endpoint)
+    own = service_labels(service)
+    for part in parts:
+        for port in part.ports:
+            if port.name not in names or port.protocol != _TCP or part.address_type == "FQDN":
+                continue
+            for behind in part.endpoints:
+                pod = _pod_behind(behind, pods)
+                if pod is not None and pod.phase in ("Succeeded", "Failed"):
+                    continue
+                labels = endpoint_labels(part, behind, port) | own | _labels_behind(pod, port)
+                node = behind.node or (pod.node if pod else "")
+                for address in behind.addresses:
+                    yield Place(joined(address, port.number), labels, node)
+
+
+def _pod_behind(behind: Endpoint, pods: Mapping[str, PodObject]) -> PodObject | None:
+    if behind.target_kind != "Pod":
+        return None
+    return pods.get(f"{behind.target_namespace}/{behind.target_name}")
+
+
+def _labels_behind(pod: PodObject | None, port: Port) -> Labels:
+    if pod is None:
+        return {}
+    labels = pod_labels(pod)
+    for container in pod.containers:
+        for declared in container.ports:
+            if declared.number == port.number:
+                return labels | backing_labels(container, declared)
+    return labels

@@ -1,0 +1,111 @@
+"""Which cluster the agent looks for targets in, as whom, and which share of them is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuledger.agent.discovery.discovery import Scale
+from gpuledger.agent.discovery.sharding import Shard, own_stateful_set, parse_shard
+from gpuledger.model.errors import UsageError
+from gpuledger.model.settings import setting, text
+from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access
+from gpuledger.workloads.pods.settings import KubernetesSettings
+
+
+def _shard(value: object) -> str:
+    written = text(value)
+    if written != "auto":
+        parse_shard(written)
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """The API server, this agent's namespace and its shard."""
+
+    api: str = setting(
+        "kubernetes.api",
+        text,
+        "",
+        "URL of the API server (default: --kubeconfig, else the one of the cluster that the agent runs in)",
+        flags=("--kubernetes-api",),
+        metavar="URL",
+    )
+    token_file: str = setting(
+        "kubernetes.token_file",
+        text,
+        "",
+        "file with the token for the API server, read again at every connection (default: the "
+        "ServiceAccount's)",
+        flags=("--kubernetes-token-file",),
+        metavar="FILE",
+    )
+    ca_file: str = setting(
+        "kubernetes.ca_file",
+        text,
+        "",
+        "file with the authority that signed the API server's certificate (default: the ServiceAccount's)",
+        flags=("--kubernetes-ca-file",),
+        metavar="FILE",
+    )
+    kubeconfig: str = setting(
+        "kubernetes.kubeconfig",
+        text,
+        "",
+        "kubeconfig whose current context tells API server and credentials",
+        flags=("--kubeconfig",),
+        metavar="FILE",
+    )
+    namespace: str = setting(
+        "kubernetes.namespace",
+        text,
+        "",
+        "the agent's own namespace: of the Secrets that targets name, and of its StatefulSet (default: "
+        "$POD_NAMESPACE, else the ServiceAccount's)",
+        flags=("--namespace",),
+        metavar="NAME",
+    )
+    shard: str = setting(
+        "agent.shard",
+        _shard,
+        "auto",
+        "scrape this part of all targets: 0/3 is the first of three; auto takes the ordinal of $POD_NAME in "
+        "its StatefulSet, and of how many its replicas are, now and whenever they change; all, without",
+        flags=("--shard",),
+        metavar="INDEX/COUNT",
+    )
+
+    def access(self, environment: Mapping[str, str]) -> Access | None:
+        """The API server, None where there is none. Raises GpuledgerError for what cannot be used."""
+        given = KubernetesSettings(
+            api=self.api.rstrip("/"),
+            token_file=self.token_file,
+            ca_file=self.ca_file,
+            kubeconfig=self.kubeconfig,
+        )
+        return find_access(given, environment)
+
+    def own_namespace(self, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
+        """The agent's namespace; empty where nobody says."""
+        named = self.namespace or environment.get("POD_NAMESPACE", "")
+        if named:
+            return named
+        try:
+            return (account / "namespace").read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def own_shard(self, environment: Mapping[str, str]) -> Shard | Scale:
+        """The share that is fixed, or the StatefulSet that tells it. Raises UsageError."""
+        if self.shard != "auto":
+            return parse_shard(self.shard)
+        pod = environment.get("POD_NAME", "")
+        if not pod:
+            return Shard()
+        name, ordinal = own_stateful_set(pod)
+        namespace = self.own_namespace(environment)
+        if not namespace:
+            raise UsageError("--shard auto: of which namespace is this pod? Set POD_NAMESPACE or --namespace")
+        return Scale(namespace, name, ordinal)

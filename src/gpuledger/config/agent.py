@@ -1,0 +1,9 @@
+"""The Settings of `gpuledger agent`, under the titles that --help shows."""
+
+from __future__ import annotations
+
+from gpuledger.agent.kubernetes.settings import ClusterSettings
+from gpuledger.agent.settings import AgentSettings
+from gpuledger.config.settings import LogSettings
+
+AGENT: dict[str, type] = {"the agent": AgentSettings, "the cluster": ClusterSettings, "log": LogSettings}

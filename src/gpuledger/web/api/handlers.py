@@ -1,0 +1,123 @@
+"""Each endpoint's answer. What is in memory is told at once, the rest later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gpuledger.outputs.routes import Later, Request, Response
+from gpuledger.web.api.answers import INTERNAL, Refused, answer, packed, wants_gzip
+from gpuledger.web.api.api import Api, Terms
+from gpuledger.web.api.endpoints import ENDPOINTS, Endpoint
+from gpuledger.web.api.energy import HELD, EnergyReports
+from gpuledger.web.api.health import HealthAnswers
+from gpuledger.web.api.now import Now
+from gpuledger.web.api.parameters import read_query
+from gpuledger.web.api.sessions import sessions_of
+from gpuledger.web.api.values import encoded
+
+_LOG = logging.getLogger(__name__)
+
+_Asked = Mapping[str, Any]
+_Method = Callable[[Request, _Asked], Response | Later]
+
+# Streams have no end: of the server's connections some must stay for who asks and goes.
+MOST_LISTENERS: Final = 256
+
+_KEPT_BY_NOBODY = (("Cache-Control", "no-store"), ("X-Accel-Buffering", "no"))
+
+
+class Handlers:
+    """The endpoints of an Api under some terms. Used in the event loop.
+
+    `reports` that nobody asks for any more are let go of after `held` seconds, or twice as many.
+    """
+
+    def __init__(self, api: Api, terms: Terms, held: float = HELD) -> None:
+        self._api = api
+        self._held = held
+        self._forgetting: asyncio.TimerHandle | None = None
+        now = Now(lambda: api.current, api.recent, terms.node, api.run)
+        self.reports = EnergyReports(api.books, lambda: terms.prices, held=held)
+        self._health = HealthAnswers(terms.diagnose, api.clock, api.workers["health"])
+        self._description: bytes | None = None
+        methods: dict[str, _Method] = {
+            "snapshot": lambda request, _: now.snapshot(request),
+            "recent": lambda request, _: now.recent(request),
+            "sessions": self._tell_sessions,
+            "energy": self._tell_energy,
+            "health": lambda request, _: self._health.respond(lambda: api.current[1], request),
+            "events": self._tell_events,
+            "openapi.json": lambda request, _: self._describe(request),
+        }
+        self._table: dict[str, tuple[Endpoint, _Method]] = {
+            endpoint.path: (endpoint, methods[endpoint.name]) for endpoint in ENDPOINTS
+        }
+
+    def respond(self, request: Request) -> Response | Later:
+        """The answer to anything below `/api/`."""
+        try:
+            found = self._table.get(request.path)
+            if found is None:
+                raise Refused(404, "not_found", f"no such endpoint; there are: {', '.join(self._table)}")
+            endpoint, method = found
+            return method(request, read_query(request.query, endpoint.parameters))
+        except Refused as refusal:
+            return refusal.response
+        except Exception:  # noqa: BLE001  (whatever it stumbles over, the others must go on)
+            _LOG.exception("%s failed", request.path)
+            return INTERNAL.response
+
+    def _tell_sessions(self, request: Request, asked: _Asked) -> Response | Later:
+        page, books = self._api.current[1], self._api.books
+        worker = self._api.workers["sessions"]
+        return worker.ask(_same(request), lambda: answer(sessions_of(page, books, asked), request))
+
+    def _tell_energy(self, request: Request, asked: _Asked) -> Response | Later:
+        page = self._api.current[1]
+        worker = self._api.workers["energy"]
+        self._forget_later()
+        return worker.ask(_same(request), lambda: answer(self.reports.told(page, asked), request))
+
+    def _forget_later(self) -> None:
+        # Of those who have gone nobody asks again: what was held for them must not stay.
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_later(self._held, self._forget)
+
+    def _forget(self) -> None:
+        self._forgetting = None
+
+        def forget() -> Response:
+            self.reports.forget()
+            return Response()
+
+        forgotten = self._api.workers["energy"].ask(self, forget)
+        if isinstance(forgotten, Response):
+            self._forget_later()
+        else:
+            forgotten.add_done_callback(lambda _: self._forget_later() if self.reports.holds else None)
+
+    def _tell_events(self, _: Request, asked: _Asked) -> Response:
+        limit = asked["limit"]
+        if len(self._api.events) >= MOST_LISTENERS:
+            raise Refused(503, "busy", "too many listen to events already; ask again later", retry=10)
+        return Response(
+            content_type="text/event-stream",
+            headers=_KEPT_BY_NOBODY,
+            stream=lambda: self._api.events.listen(limit),
+        )
+
+    def _describe(self, request: Request) -> Response:
+        if self._description is None:
+            from gpuledger.web.api.openapi import description
+
+            self._description = encoded(description())
+        headers = (("Cache-Control", "no-cache"),)
+        return packed(self._description, gzip=wants_gzip(request), headers=headers)
+
+
+def _same(request: Request) -> tuple[str, bool]:
+    """What makes two requests to one endpoint the same."""
+    return request.query, wants_gzip(request)

@@ -1,0 +1,219 @@
+"""What is now: one Page as plain words, for the page, for `top` and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from gpuledger import __version__
+from gpuledger.model.devices import Device, Instance
+from gpuledger.model.page import Health, Page
+from gpuledger.model.process import GpuProcess, ProcessKey, ProcessType
+from gpuledger.model.quantities import (
+    ENGINE_ACTIVITY,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    UTILIZATION,
+)
+from gpuledger.model.session import LedgerState, OwnerRow, SessionRow
+from gpuledger.model.snapshot import Reading
+from gpuledger.model.workload import UNKNOWN
+from gpuledger.web.api.values import (
+    VERSION,
+    Words,
+    finite,
+    joules,
+    labelled,
+    owner_words,
+    watts,
+    whole,
+)
+
+_TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)
+
+
+def snapshot_of(page: Page, node: str) -> Words:
+    """One Page of the machine called `node`. Without a Snapshot there are neither devices nor processes."""
+    snapshot = page.snapshot
+    readings = snapshot.readings if snapshot is not None else ()
+    holders = snapshot.holders if snapshot is not None else ()
+    owners: dict[str, list[OwnerRow]] = {}
+    for row in page.ledger.owners:
+        owners.setdefault(row.device.uuid, []).append(row)
+    held = {reading.device for reading in holders}
+    sessions = {row.process.key: row for row in page.ledger.sessions}
+    return {
+        "version": VERSION,
+        "gpuledger": __version__,
+        "node": node,
+        "unix": page.unix,
+        "tick": page.health.ticks,
+        "source": {
+            "name": page.source.name,
+            "simulated": page.source.simulated,
+            "detail": page.source.detail,
+            "driver_version": page.source.driver_version,
+            "cuda_version": page.source.cuda_version,
+        },
+        "status": status_of(page.health, readings=snapshot is not None),
+        "devices_complete": snapshot is not None and not snapshot.devices_failed,
+        "devices": [
+            _device(one, page.ledger, owners.get(one.device.uuid, ()), holds=one.device in held)
+            for one in readings
+        ],
+        "processes": [row for one in holders for row in _processes(one, page.ledger, sessions)],
+    }
+
+
+def status_of(health: Health, *, readings: bool) -> Words:
+    """How the node is; `readings` says whether its Page has any."""
+    return {
+        "text": health.status,
+        "healthy": health.healthy,
+        "stalled": health.stalled,
+        "readings": readings,
+        "paused": health.paused,
+        "paused_until": None if health.pause is None else health.pause.until,
+        "interval_seconds": health.interval,
+    }
+
+
+def place_of(device: Device) -> dict[str, str]:
+    """Uuid and index of the Gpu, and `GI_CI` under MIG: what every row about a Device begins with."""
+    gpu = device.gpu
+    instance = device.name if isinstance(device, Instance) else ""
+    return {"uuid": gpu.uuid, "gpu": str(gpu.index), "instance": instance}
+
+
+def utilization_of(reading: Reading) -> float | None:
+    """Share of time in which the Device worked; an Instance tells it as its engine activity alone."""
+    told = reading.get(UTILIZATION)
+    if told is None and isinstance(reading.device, Instance):
+        told = reading.get(ENGINE_ACTIVITY)
+    return finite(told)
+
+
+def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *, holds: bool) -> Words:
+    device = reading.device
+    gpu, place = device.gpu, place_of(device)
+    instance = isinstance(device, Instance)
+    counted = holds and reading.processes is not None
+    return {
+        **place,
+        "name": gpu.name,
+        "profile": device.profile if isinstance(device, Instance) else "",
+        "pci_bus_id": gpu.pci_bus_id,
+        "up": reading.up,
+        "holds_processes": holds,
+        "state": ledger.device_states.get((place["uuid"], place["instance"])) if holds else None,
+        "utilization_ratio": utilization_of(reading),
+        "memory_used_bytes": whole(reading.get(MEMORY_USED)),
+        "memory_total_bytes": whole(reading.get(MEMORY_TOTAL)),
+        "power_watts": watts(reading.get(POWER)),
+        "power_limit_watts": watts(reading.get(POWER_LIMIT)),
+        "temperature_celsius": finite(reading.get(TEMPERATURE)),
+        "processes": len(reading.processes or ()) if counted else None,
+        "sessions": _sessions(device, ledger) if counted else None,
+        "energy_joules": None if instance else joules(ledger.energy.totals.get(gpu.uuid)),
+        "owners": [_owner(row) for row in owners],
+    }
+
+
+def _sessions(device: Device, ledger: LedgerState) -> int | None:
+    computing = ledger.compute_sessions.get(device.uuid)
+    drawing = ledger.graphics_sessions.get(device.uuid)
+    return None if computing is None or drawing is None else computing + drawing
+
+
+def _owner(row: OwnerRow) -> Words:
+    return {
+        **labelled(row.labels),
+        "present": row.present,
+        "processes": row.processes,
+        "held_seconds": round(row.held, 3),
+        "allocated_seconds": round(row.allocated, 3),
+    }
+
+
+def _processes(
+    reading: Reading, ledger: LedgerState, sessions: Mapping[ProcessKey, SessionRow]
+) -> Iterator[Words]:
+    """A row per process of the Device, then one for those beyond the cap."""
+    untold = ledger.untold.get(reading.device.uuid, frozenset())
+    place = place_of(reading.device)
+    # A Gpu of which neither energy nor power is told has no books: what was used of it is not zero.
+    booked = place["uuid"] in ledger.energy.totals
+    rest = []
+    for process in reading.processes or ():
+        if untold and process.key in untold:
+            rest.append(process)
+        else:
+            session = sessions.get(process.key)
+            yield {**place, **_process(process, session), **_energy([session], booked=booked)}
+    if rest:
+        rows = [sessions.get(process.key) for process in rest]
+        yield {**place, **_others(rest), **_energy(rows, booked=booked)}
+
+
+def _process(process: GpuProcess, session: SessionRow | None) -> Words:
+    usage, start = process.usage, process.host.start
+    # A Session does not forget a name that a map has lost for a moment.
+    owner = process.workload if session is None else session.process.workload
+    return {
+        "pid": process.pid,
+        "count": None,
+        "command": process.command,
+        "types": _types([process]),
+        **owner_words(owner),
+        "memory_bytes": process.memory,
+        "sm_ratio": finite(usage.sm),
+        "memory_bandwidth_ratio": finite(usage.memory),
+        "start_unix": start.unix,
+        "start_exact": start.exact,
+        "unresolved": owner.missing,
+    }
+
+
+def _others(processes: Sequence[GpuProcess]) -> Words:
+    return {
+        "pid": None,
+        "count": len(processes),
+        "command": "",
+        "types": _types(processes),
+        **owner_words(UNKNOWN),
+        "memory_bytes": whole(_sum([process.memory for process in processes])),
+        "sm_ratio": None,
+        "memory_bandwidth_ratio": None,
+        "start_unix": None,
+        "start_exact": False,
+        "unresolved": "",
+    }
+
+
+def _energy(sessions: Sequence[SessionRow | None], *, booked: bool) -> Words:
+    """Of one process or several together: a sum of which a part is not known is not known."""
+    known = [row for row in sessions if row is not None]
+    whole_sum = booked and len(known) == len(sessions)
+    measured = sum(row.measured for row in known)
+    return {
+        "power_watts": watts(_sum([row.watts for row in known])) if whole_sum else None,
+        "joules": joules(measured + sum(row.apportioned for row in known)) if whole_sum else None,
+        "measured_joules": joules(measured) if whole_sum else None,
+    }
+
+
+def _types(processes: Iterable[GpuProcess]) -> list[str]:
+    found = frozenset().union(*(process.types for process in processes))
+    return [kind.value for kind in _TYPES if kind in found]
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

@@ -1,0 +1,226 @@
+"""Objects of one kind, kept up to date by listing them once and watching what changes."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import ClassVar, Final, Generic, TypeVar
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
+from gpuledger.workloads.maps import BesideTick
+from gpuledger.workloads.pods.api import ApiClient, Interrupted
+from gpuledger.workloads.pods.events import Event, Gone, WatchFailed, read_event
+from gpuledger.workloads.pods.refusals import Refused
+from gpuledger.workloads.pods.stream import ListReader, NotJson, lines
+
+log = logging.getLogger("gpuledger.workloads")
+
+T = TypeVar("T")
+_PAGE: Final = "500"
+_SHORTEST_PAUSE: Final = 1.0
+# A watch that broke off after this many seconds was a good one.
+_LONG_ENOUGH: Final = 10.0
+
+
+class ListWatch(BesideTick, Generic[T]):
+    """What is at one path of the API server, in a thread of its own.
+
+    The list is answered from the server's cache (resourceVersion=0), the watch lasts about `watch_seconds`
+    and then goes on from where it stood. `jitter` seconds at most are waited before the first list and after
+    each watch, so that many do not ask at once. Silence for `grace` seconds longer than a watch means that
+    the server hangs. While the server is gone the last known objects stay; `health.last_success` is when it
+    last said anything. `query` selects what is wanted.
+
+    What an object is and which one, is said by `_read` and `_key`; `_publish` is called when they changed.
+    """
+
+    # Seconds between two tries, once many have failed.
+    longest_pause: ClassVar[float] = 60.0
+
+    def __init__(
+        self,
+        client: ApiClient,
+        path: str,
+        query: dict[str, str],
+        *,
+        clock: Clock,
+        random: Random | None = None,
+        jitter: float = 3.0,
+        watch_seconds: float = 300.0,
+        grace: float = 15.0,
+        name: str,
+    ) -> None:
+        super().__init__(name, clock, random)
+        self._client = client
+        self._path = path
+        self._query = query
+        self._jitter = jitter
+        self._watch_seconds = watch_seconds
+        self._grace = grace
+        self._objects: dict[str, T] = {}
+        # Where the watch goes on; empty before the first list and when that is too long ago.
+        self._version = ""
+        # Whether nothing was heard since a list from the cache: when that expires, the cache was too old.
+        self._stale_list = False
+        self._began = 0.0
+        # The error that the log has, until a watch works again: not only begins.
+        self._complaint = ""
+
+    def _let_go(self) -> None:
+        self._client.abort()
+
+    def nudge(self) -> None:
+        """Nothing: the server tells by itself, and while it fails it is not asked more often."""
+
+    def _run(self) -> None:
+        self._wait(self._random.uniform(0.0, self._jitter))
+        while not self._stopping:
+            self._wait(self._turn())
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _turn(self) -> float:
+        """List where that is needed, and watch once; answers how long to wait then."""
+        try:
+            if not self._version:
+                self._list()
+            self._watch()
+        except Interrupted as error:
+            return self._interrupted(error)
+        except Gone:
+            return self._forgotten()
+        except Refused as error:
+            if error.gone:
+                return self._forgotten()
+            if error.status == 403:
+                # Who may list and not watch is still told the truth, if late.
+                self._version = ""
+            return max(self._fail(str(error)), error.retry_after)
+        except (NotJson, WatchFailed) as error:
+            # An event may be lost.
+            self._version = ""
+            return self._fail(str(error))
+        except (GpuledgerError, OSError) as error:
+            return self._fail(str(error))
+        except Exception as error:
+            log.exception("%s could not be read", self.name)
+            self._version = ""
+            return self._fail(
+                f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
+            )
+        return self._random.uniform(0.0, self._jitter)
+
+    def _list(self) -> None:
+        cached = not self._stale_list
+        query = {"limit": _PAGE, "resourceVersion": "0"} if cached else {"limit": _PAGE}
+        found: dict[str, T] = {}
+        while True:
+            with self._client.get(self._path, {**self._query, **query}) as answer:
+                reader = ListReader(answer.pieces())
+                for told in reader.items():
+                    if (about := self._read(told)) is not None:
+                        self._put(found, about)
+                metadata = reader.metadata
+            token = metadata.get("continue")
+            if not isinstance(token, str) or not token:
+                break
+            # The token stands for a version; naming one beside it is an error.
+            query = {"limit": _PAGE, "continue": token}
+        version = metadata.get("resourceVersion")
+        if not isinstance(version, str) or not version:
+            raise NotJson("a list without a version")
+        self._objects, self._version = found, version
+        self._stale_list = cached
+        self._publish()
+        self._heard()
+
+    def _watch(self) -> None:
+        seconds = max(1, round(self._watch_seconds * self._random.uniform(0.8, 1.0)))
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+            "resourceVersion": self._version,
+        }
+        self._began = self._clock.elapsed()
+        with self._client.get(self._path, {**self._query, **query}, timeout=seconds + self._grace) as answer:
+            self._began = self._clock.elapsed()
+            self._heard()
+            for line in lines(answer.pieces()):
+                if self._stopping:
+                    return
+                self._take(read_event(line, self._read))
+                self._well()
+        self._heard()
+        self._well()
+
+    def _take(self, event: Event[T]) -> None:
+        if event.version:
+            self._version = event.version
+            self._stale_list = False
+        about = event.about
+        if about is not None and self._changes(event.kind, about):
+            self._publish()
+        self._heard()
+
+    def _changes(self, kind: str, about: T) -> bool:
+        if kind == "DELETED":
+            return self._objects.pop(self._key(about), None) is not None
+        before = self._objects.get(self._key(about))
+        self._put(self._objects, about)
+        return before != about
+
+    def _read(self, told: object) -> T | None:
+        """An object out of the API's JSON; None for what is of no use."""
+        raise NotImplementedError
+
+    def _key(self, about: T) -> str:
+        """By what an object is told from others."""
+        raise NotImplementedError
+
+    def _put(self, objects: dict[str, T], about: T) -> None:
+        objects[self._key(about)] = about
+
+    def _publish(self) -> None:
+        raise NotImplementedError
+
+    def _heard(self) -> None:
+        self._succeeded(len(self._objects))
+
+    def _well(self) -> None:
+        if self._complaint:
+            log.info("%s can be read again", self.name)
+        self._complaint = ""
+        self._failures = 0
+
+    def _interrupted(self, error: Interrupted) -> float:
+        """Balancers end what lasts too long for them: that is no failure, unless it is all that happens."""
+        if self._clock.elapsed() - self._began >= _LONG_ENOUGH:
+            self._failures = 0
+        if self._failures:
+            return self._fail(str(error))
+        self._failures = 1
+        log.debug("%s: %s", self.name, error)
+        return self._pause()
+
+    def _forgotten(self) -> float:
+        log.debug("%s: the watch has expired, all is listed anew", self.name)
+        self._version = ""
+        self._failures += 1
+        return self._pause()
+
+    def _fail(self, error: str) -> float:
+        if self._stopping:
+            return 0.0
+        if error != self._complaint:
+            self._complaint = error
+            log.warning("%s: %s", self.name, error)
+        self._failed(error)
+        return self._pause()
+
+    def _pause(self) -> float:
+        longest = min(_SHORTEST_PAUSE * (1 << min(self._failures - 1, 10)), self.longest_pause)
+        return longest * self._random.uniform(0.5, 1.0)

@@ -1,0 +1,155 @@
+"""Another scraper runs the configuration that `--engine prometheus` prints, beside the agent.
+
+Debian builds Prometheus and promtool without Kubernetes, so it is vmagent that finds the targets, and
+promtool checks the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from cluster.agents import Agents, Everywhere, Objects
+from cluster.test_agent_discovery import CUSTOM, WHATAP, endpoint, monitor
+from running import Program, free_port, gpuledger, wait_until
+
+# All that Prometheus tells of a target becomes a label of its series, and so does what we tell of it.
+TOLD = [{"regex": "__meta_kubernetes_(.+)", "action": "labelmap", "replacement": "k8s_$1"}]
+
+# What vmagent tells and Prometheus does not, or the other way round.
+APART = ("agent", "k8s_pod_container_image", "k8s_service_cluster_ip", "k8s_service_type")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    program = Program(
+        [
+            *("victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", "-maxLabelsPerTimeseries=100"),
+            *(f"-storageDataPath={tmp_path / 'store'}", "-retentionPeriod=1", "-search.latencyOffset=0s"),
+        ]
+    )
+    wait_until(lambda: _answers(f"{url}/health"), "VictoriaMetrics")
+    yield url
+    program.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).is_success
+    except httpx.TransportError:
+        return False
+
+
+def series(store: str, agent: str) -> set[str]:
+    found = httpx.get(
+        f"{store}/api/v1/series", params={"match[]": f'{{agent="{agent}"}}'}, trust_env=False, timeout=30
+    ).json()["data"]
+    return {
+        json.dumps({name: value for name, value in row.items() if name not in APART}, sort_keys=True)
+        for row in found
+        if row["__name__"] != "scrape_timeout_seconds"
+    }
+
+
+def test_both_find_the_same_targets_and_deliver_the_same_series(
+    objects: Objects, agents: Agents, everywhere: Everywhere, store: str, tmp_path: Path
+) -> None:
+    port = everywhere.port
+    for name in ("both", "services"):
+        objects.namespace(name)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+    objects.make("api/v1/nodes", {"metadata": {"name": "gpu-1", "labels": {"zone": "z1"}}})
+    objects.pod(
+        *("both", "owned", "127.0.6.1", {**WHATAP, "example.com/unit": "a-b"}),
+        ports={"metrics": port, "other": 9},
+        annotations={"note/here": "x"},
+        ownerReferences=[owner],
+    )
+    objects.pod("both", "undeclared", "127.0.6.2", WHATAP)
+    objects.pod("both", "ended", "127.0.6.3", WHATAP, ports={"metrics": port}, phase="Failed")
+    objects.pod("both", "behind", "127.0.6.4", CUSTOM, ports={"metrics": port})
+    metadata = {"name": "exporters", "labels": {"app": "exporters"}, "annotations": {"a": "b"}}
+    objects.make(
+        "api/v1/namespaces/both/services",
+        {"metadata": metadata, "spec": {"ports": [{"name": "web", "port": 80, "targetPort": port}]}},
+    )
+    objects.make(
+        "apis/discovery.k8s.io/v1beta1/namespaces/both/endpointslices",
+        {
+            "metadata": {"name": "e-1", "labels": {"kubernetes.io/service-name": "exporters"}},
+            "addressType": "IPv4",
+            "ports": [{"name": "web", "port": port}],
+            "endpoints": [
+                {
+                    "addresses": ["127.0.6.4"],
+                    "conditions": {"ready": True},
+                    "hostname": "h",
+                    "targetRef": {"kind": "Pod", "namespace": "both", "name": "behind"},
+                    "topology": {"kubernetes.io/hostname": "gpu-1"},
+                }
+            ],
+        },
+    )
+    named = {**endpoint("metrics"), "addNodeLabel": True}
+    labels = {"matchLabels": WHATAP}
+    expressions = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["exporters", "x"]}]}
+    targets: list[dict[str, Any]] = [
+        monitor("named", ["both"], labels, named, relabelConfigs=TOLD),
+        monitor("numbered", ["both"], labels, {**endpoint(port), "params": {"a": ["b"]}}),
+        monitor("service", ["both"], expressions, named | {"port": "web"}, relabelConfigs=TOLD)
+        | {"type": "ServiceMonitor"},
+        {
+            "targetName": "static",
+            "type": "StaticEndpoints",
+            "endpoints": [{"address": f"127.0.6.9:{port}", "interval": "1s"}],
+        },
+    ]
+    write = f"{store}/api/v1/write"
+    ours = agents.file({"targets": targets}, write, labels={"agent": "ours"})
+    theirs = agents.file({"targets": targets}, write, labels={"agent": "theirs"})
+    printed = gpuledger("agent", "--config", str(theirs), *agents.flags, "--engine", "prometheus")
+    assert printed.returncode == 0, printed.stderr
+    file = tmp_path / "prometheus.yml"
+    told = yaml.safe_load(printed.stdout)
+    for job in told["scrape_configs"]:
+        job.pop("kubernetes_sd_configs", None)
+    file.write_text(yaml.safe_dump(told))
+    checked = subprocess.run(
+        ["promtool", "check", "config", file], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    file.write_text(printed.stdout)
+    agent = agents.start(ours)
+    web = free_port()
+    other = Program(
+        [
+            *("vmagent", f"-promscrape.config={file}", "-promscrape.config.strictParse=false"),
+            *(f"-httpListenAddr=127.0.0.1:{web}", f"-remoteWrite.url={write}"),
+            *(f"-remoteWrite.tmpDataPath={tmp_path / 'queue'}", "-remoteWrite.flushInterval=200ms"),
+        ]
+    )
+    try:
+        hosts = ["127.0.6.1", "127.0.6.1", "127.0.6.2", "127.0.6.4", "127.0.6.9"]
+        wait_until(lambda: agent.hosts() == [f"{host}:{port}" for host in hosts], "our targets")
+
+        def settled() -> bool:
+            mine = series(store, "ours")
+            return len(mine) >= 5 * 7 and mine == series(store, "theirs")
+
+        try:
+            wait_until(settled, "the same series", 45)
+        except AssertionError:
+            mine, their = series(store, "ours"), series(store, "theirs")
+            assert sorted(mine - their) == sorted(their - mine)
+            raise
+    finally:
+        other.stop()

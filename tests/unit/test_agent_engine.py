@@ -1,0 +1,81 @@
+"""What `--engine prometheus` prints, and what Prometheus has no words for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.agent.discovery.sharding import Shard
+from gpuledger.agent.engine.prometheus import prometheus_config
+from gpuledger.model.errors import UsageError
+
+POD = {
+    "targetName": "t",
+    "type": "PodMonitor",
+    "namespaceSelector": {"matchNames": ["b", "a"]},
+    "selector": {"matchLabels": {"app": "x"}},
+    "endpoints": [{"port": "metrics"}],
+}
+
+
+def printed(folder: Path, *targets: dict[str, Any], shard: Shard | None = None) -> dict[str, Any]:
+    file = folder / "agent.yaml"
+    receiver = {"url": "http://store/write", "queue": {"max_bytes": "1GiB"}}
+    written = {"features": {"openAgent": {"targets": list(targets)}}, "remote_write": [receiver]}
+    file.write_text(json.dumps(written))
+    return prometheus_config(read_agent_config(file, {}), written, None, shard or Shard())
+
+
+def test_namespaces_and_labels_are_asked_of_the_api_server(tmp_path: Path) -> None:
+    (job,) = printed(tmp_path, POD)["scrape_configs"]
+    assert job["kubernetes_sd_configs"] == [
+        {
+            "role": "pod",
+            "namespaces": {"names": ["a", "b"]},
+            "selectors": [{"role": "pod", "label": "app=x"}],
+        }
+    ]
+
+
+def test_receivers_are_as_written_but_for_our_own_queue(tmp_path: Path) -> None:
+    assert printed(tmp_path, POD)["remote_write"] == [{"url": "http://store/write"}]
+
+
+def test_a_shard_is_kept_by_the_hash_of_the_address(tmp_path: Path) -> None:
+    (job,) = printed(tmp_path, POD, shard=Shard(1, 3))["scrape_configs"]
+    assert job["relabel_configs"][-2:] == [
+        {
+            "source_labels": ["__address__"],
+            "modulus": 3,
+            "target_label": "__tmp_shard",
+            "action": "hashmod",
+        },
+        {"source_labels": ["__tmp_shard"], "regex": "1", "action": "keep"},
+    ]
+
+
+SECURED = {"port": "metrics", "scheme": "https"}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"namespaceSelector": {"matchLabels": {"team": "x"}}}, "cannot select namespaces by their labels"),
+    (
+        {"endpoints": [SECURED | {"authorization": {"credentials": "s3cret"}}]},
+        "secrets are not printed; give the file",
+    ),
+    (
+        {"endpoints": [SECURED | {"basicAuth": {"usernameFile": "user", "passwordFile": "p"}}]},
+        "Prometheus takes a username from its configuration alone",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "complaint"), WRONG, ids=[case[1] for case in WRONG])
+def test_what_prometheus_has_no_words_for_is_refused(
+    more: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=complaint) as caught:
+        printed(tmp_path, POD | more)
+    assert "s3cret" not in str(caught.value)

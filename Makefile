@@ -61,7 +61,7 @@ clean:                   ## remove what the other targets made
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
 DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter openssh-server \
-          openssh-client docker-compose systemd
+          openssh-client docker-compose systemd tmux
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

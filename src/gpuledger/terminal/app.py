@@ -17,7 +17,7 @@ from gpuledger.terminal.details import Fact, facts_of_process
 from gpuledger.terminal.device_columns import device_columns
 from gpuledger.terminal.feed import Feed
 from gpuledger.terminal.head import Freshness, head, keys, note
-from gpuledger.terminal.line import Glyphs
+from gpuledger.terminal.line import Glyphs, Line
 from gpuledger.terminal.lines import Lines
 from gpuledger.terminal.order import KEYS
 from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow, RowKey
@@ -28,12 +28,16 @@ from gpuledger.terminal.table import Table
 from gpuledger.terminal.view import View, caption, empty, notes
 from gpuledger.terminal.watcher import Watcher
 
+# Lines of a screen on which some may be left empty.
+ROOMY = 30
+
 
 class TopApp(App[None]):
     """Tables of GPUs and of processes, drawn anew with each picture of a feed."""
 
     CSS = """
     Screen { background: ansi_default; layout: vertical; }
+    Sheet { background: transparent; }
     #devices { height: 4; }
     #processes { height: 1fr; }
     #filter { height: 1; border: none; padding: 0; background: ansi_default; display: none; }
@@ -181,13 +185,14 @@ class TopApp(App[None]):
             if processes
             else ((empty(picture), "bold"),)
         )
-        self._lines("caption").show([(), told], coloured=self._coloured)
+        gap: list[Line] = [()] if (height or self.size.height) >= ROOMY else []
+        self._lines("caption").show([*gap, told], coloured=self._coloured)
         if self._sheet is not None and self._subject is not None:
             self._sheet.tell(*self._subject.told(picture))
 
     def _share_height(self, devices: int, height: int) -> None:
         """All GPUs where there is room; at least three processes, and at most half of the screen else."""
-        others = len(self._lines("head").lines) + 4
+        others = len(self._lines("head").lines) + 5
         most = max(4, (height - others) * 3 // 5)
         self.devices.styles.height = min(devices + 1, most)
         self.devices.display = devices > 0
@@ -203,6 +208,8 @@ class TopApp(App[None]):
         lines = head(
             self._picture, self._stale(), self._freshness(), self._view, self._feed.origin, self._glyphs
         )
+        if self.size.height >= ROOMY:
+            lines.append(())
         self._lines("head").show(lines, coloured=coloured)
         self._lines("keys").show([keys(self.size.width)], coloured=coloured)
         self._lines("note").show(note(self._told()), coloured=coloured)

@@ -9,7 +9,7 @@ from gpuledger.terminal.line import Column, Glyphs, Line, ratio, told
 from gpuledger.terminal.picture import DeviceRow
 
 _BAR = 6
-_WORDS = {"active": "active", "held": "HELD", "idle": "idle", "unknown": "unknown"}
+_KNOWN = ("active", "idle", "unknown")
 
 
 def device_columns(glyphs: Glyphs) -> Sequence[Column[DeviceRow]]:
@@ -39,7 +39,7 @@ def device_columns(glyphs: Glyphs) -> Sequence[Column[DeviceRow]]:
         Column("state", "STATE", 9, 1, lambda row: state_of(row, glyphs)),
         number("util", "UTIL", 4, 2, lambda row: figures.share(row.utilization)),
         bar("bar", 6, lambda row: row.utilization),
-        number("memory", "MEMORY", 11, 3, lambda row: figures.sizes(row.memory_used, row.memory_total)),
+        number("memory", "MEMORY", 10, 3, lambda row: figures.sizes(row.memory_used, row.memory_total)),
         bar("memory_bar", 11, lambda row: ratio(row.memory_used, row.memory_total)),
         number("power", "POWER", 8, 4, lambda row: figures.power(row.power, row.power_limit)),
         number("temperature", "TEMP", 4, 7, lambda row: figures.degrees(row.temperature)),
@@ -55,14 +55,11 @@ def state_of(row: DeviceRow, glyphs: Glyphs) -> Line:
         return ((f"{glyphs.lost} LOST", "lost"),)
     if row.state is None:
         return told(figures.ABSENT) if row.holds else (("MIG", "dim"),)
-    known = row.state in _WORDS
+    if row.state == "held":
+        return ((f"{glyphs.held} HELD", "held"),)
+    known = row.state in _KNOWN
     sign = getattr(glyphs, row.state) if known else glyphs.unknown
-    word = _WORDS.get(row.state, row.state)
-    return (
-        (sign, row.state if known else "unknown"),
-        (" ", ""),
-        (word, "held" if row.state == "held" else ""),
-    )
+    return ((sign, row.state if known else "unknown"), (f" {row.state}", ""))
 
 
 def who(row: DeviceRow) -> Line:

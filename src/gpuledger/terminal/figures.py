@@ -23,8 +23,13 @@ def size(number: float | None) -> str:
 
 
 def sizes(used: float | None, total: float | None) -> str:
-    """How much of how much: `31.2G/80.0G`; the total alone is no use."""
-    return size(used) if total is None else f"{size(used)}/{size(total)}"
+    """How much of how much, the unit once where it is the same: `31.2/80.0G`, `512M/80.0G`."""
+    if total is None:
+        return size(used)
+    told, most = size(used), size(total)
+    # Nothing is nothing in any unit.
+    same = used is not None and (used == 0 or told[-1] == most[-1])
+    return f"{told[:-1] if same else told}/{most}"
 
 
 def watts(number: float | None) -> str:

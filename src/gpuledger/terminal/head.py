@@ -50,7 +50,7 @@ def head(
     lines += banners(picture)
     if picture.devices:
         lines.append(totals(view.devices(picture), glyphs))
-    return [*lines, ()]
+    return lines
 
 
 def note(told: list[str]) -> list[Line]:

@@ -41,7 +41,7 @@ def process_columns(glyphs: Glyphs, order: Order, now: float) -> Sequence[Column
 
     return (
         Column("gpu", heading("gpu", "GPU"), 5, 0, lambda row: told(row.place), flexible=True),
-        number("pid", "PID", 7, 1, lambda row: figures.count(row.pid)),
+        Column("pid", heading("pid", "PID"), 5, 1, _pid, right=True, flexible=True),
         name("user", "USER", 8, 11, lambda row: row.owner.user),
         Column("owner", heading("owner", "OWNER"), 12, 2, _owner, flexible=True, most=80),
         name("container", "CONTAINER", 9, 12, lambda row: row.owner.container),
@@ -67,6 +67,10 @@ def process_columns(glyphs: Glyphs, order: Order, now: float) -> Sequence[Column
 def sign(order: Order, glyphs: Glyphs) -> str:
     """Whether the largest comes first. Ages are sorted by the start: the oldest began first."""
     return glyphs.falling if order.falling != (order.by == "age") else glyphs.rising
+
+
+def _pid(row: ProcessRow) -> Line:
+    return told(figures.count(row.pid))
 
 
 def _owner(row: ProcessRow) -> Line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.table import Table as RichTable
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -79,15 +80,11 @@ class Sheet(ModalScreen[None]):
             self.query_one(VerticalScroll).border_title = title
             self.query_one("#facts", Static).update(self._text())
 
-    def _text(self) -> Text:
-        width = max((len(name) for name, _ in self._facts), default=0)
-        text = Text()
-        for number, (name, told) in enumerate(self._facts):
-            text.append("\n" if number else "")
-            text.append(name.ljust(width), style("bold"))
-            text.append("  ")
-            text.append(told)
-        return text
+    def _text(self) -> RichTable:
+        table = RichTable.grid(padding=(0, 2))
+        for name, told in self._facts:
+            table.add_row(Text(name, style("bold")), Text(told, overflow="fold"))
+        return table
 
     def action_leave(self) -> None:
         """Back to the tables."""

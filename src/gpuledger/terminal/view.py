@@ -98,18 +98,12 @@ def totals(devices: Iterable[DeviceRow], glyphs: Glyphs) -> Line:
     spans: list[Span] = [(f"{heading}:", "bold")]
     for state in ("active", "held", "idle", "unknown", "lost"):
         if states[state]:
-            word = state.upper() if state in ("held", "lost") else state
-            spans += [
-                (" ", ""),
-                (getattr(glyphs, state), state),
-                (f" {states[state]} ", ""),
-                (word, _LOUD.get(state, "")),
-            ]
+            sign, number = getattr(glyphs, state), states[state]
+            loud = state in ("held", "lost")
+            told: Line = ((sign, state), (f" {number} {state}", ""))
+            spans += [(" ", ""), *(((f"{sign} {number} {state.upper()}", state),) if loud else told)]
     spans += _sums(gpus, glyphs)
     return tuple(spans)
-
-
-_LOUD = {"held": "held", "lost": "lost"}
 
 
 def _sums(gpus: list[DeviceRow], glyphs: Glyphs) -> list[Span]:

@@ -14,7 +14,7 @@ def share(ratio: float | None) -> str:
     if ratio is None:
         return ABSENT
     percent = ratio * 100
-    return "<1%" if 0 < percent < 0.5 else f"{percent:.0f}%"
+    return "<1%" if 0 < percent <= 0.5 else f"{percent:.0f}%"
 
 
 def size(number: float | None) -> str:

@@ -66,7 +66,7 @@ def title(picture: Picture, origin: Origin, clock: str, glyphs: Glyphs) -> Line:
     parts += [f"source {picture.source}", origin.name if origin.remote else "", clock]
     rest = f" {glyphs.dot} ".join(part for part in parts if part)
     return (
-        ("gpuledger top ", "bold"),
+        (f"gpuledger top {glyphs.dot} ", "dim"),
         (picture.node or origin.name, "node"),
         (f" {glyphs.dot} {rest}", "dim"),
     )

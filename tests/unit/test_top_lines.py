@@ -58,7 +58,7 @@ def test_an_extra_column_comes_only_when_no_name_is_cut_for_it():
 
 
 def test_in_the_narrowest_room_what_is_left_is_the_most_important():
-    assert process_keys(16, LONG) == ["gpu", "pid"]
+    assert process_keys(20, LONG) == ["gpu", "pid"]
     assert process_keys(1, LONG) == ["gpu"]
 
 

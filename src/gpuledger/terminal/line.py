@@ -98,9 +98,10 @@ def place(columns: Sequence[Column[R]], rows: Sequence[R], room: int | None, gap
     spare = room + gap
     ranked = sorted(columns, key=lambda item: item.rank)
     for column in (item for item in ranked if not item.extra):
-        if column.least + gap <= spare or not widths:
-            widths[column.key] = column.least
-            spare -= column.least + gap
+        if widths and column.least + gap > spare:
+            break
+        widths[column.key] = column.least
+        spare -= column.least + gap
     growing = [column for column in ranked if column.flexible]
     wanted = {column.key: _wanted(column, rows, column.most) for column in growing}
     spare = _grow([column for column in growing if column.key in widths], widths, wanted, spare)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.terminal.head import Freshness, head, keys, note
+from gpuledger.terminal.head import Freshness, head_lines, key_line, note_line
 from gpuledger.terminal.line import UNICODE, plain, width_of
 from gpuledger.terminal.order import Order
 from gpuledger.terminal.search import Filter
@@ -110,7 +110,7 @@ def test_of_this_machine_it_is_said_since_when_joules_count():
 
 
 def test_the_node_that_is_not_this_machine_is_named():
-    line = told(head(picture(), "", Freshness(), View(), THERE, UNICODE)[0])
+    line = told(head_lines(picture(), "", Freshness(), View(), THERE, UNICODE)[0])
     assert line.startswith(
         "gpuledger top · node-1 · driver 570.1 · CUDA 12.8 · source nvml · http://node-1:9400"
     )
@@ -134,18 +134,18 @@ def test_a_picture_that_is_not_the_present_says_how_old_it_is_and_why(freshness,
 
 
 def test_a_view_that_its_user_has_stopped_says_so():
-    lines = head(picture(), "", Freshness(stopped=True), View(), THERE, UNICODE)
+    lines = head_lines(picture(), "", Freshness(stopped=True), View(), THERE, UNICODE)
     assert any("STOPPED" in told(line) for line in lines)
 
 
 @pytest.mark.parametrize("width", [80, 110, 150, 200])
 def test_the_keys_fit_the_screen(width):
-    assert width_of(keys(width)) <= width
+    assert width_of(key_line(width)) <= width
 
 
 def test_of_several_notes_the_first_is_shown_and_how_to_see_the_others():
-    assert [told(line) for line in note(["one", "two", "three"])] == ["[n: 2 more] one"]
-    assert note([]) == []
+    assert [told(line) for line in note_line(["one", "two", "three"])] == ["[n: 2 more] one"]
+    assert note_line([]) == []
 
 
 def test_folded_the_instances_of_a_gpu_are_left_out_but_not_their_processes():

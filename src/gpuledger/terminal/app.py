@@ -16,7 +16,7 @@ from textual.widgets import Input
 from gpuledger.terminal.details import Fact, facts_of_process
 from gpuledger.terminal.device_columns import device_columns
 from gpuledger.terminal.feed import Feed
-from gpuledger.terminal.head import Freshness, head, keys, note
+from gpuledger.terminal.head import Freshness, head_lines, key_line, note_line
 from gpuledger.terminal.line import Glyphs, Line
 from gpuledger.terminal.lines import Lines
 from gpuledger.terminal.order import KEYS
@@ -53,6 +53,7 @@ class TopApp(App[None]):
         Binding("question_mark,h,f1", "help", show=False),
         Binding("n", "notes", show=False),
         Binding("i", "fold", show=False),
+        Binding("r", "read", show=False),
         Binding("less_than_sign", "neighbour(-1)", show=False),
         Binding("greater_than_sign", "neighbour(1)", show=False),
         *(Binding(key.letter, f"sort('{name}')", show=False) for name, key in KEYS.items()),
@@ -93,6 +94,12 @@ class TopApp(App[None]):
             self._came,
             self._missed,
         )
+        # Held here: a timer may still come when the screen has let go of them.
+        self.head, self.caption = Lines("head", glyphs), Lines("caption", glyphs)
+        self.note, self.keys = Lines("note", glyphs), Lines("keys", glyphs)
+        self._devices = Table[DeviceRow](_device_key, glyphs, name="devices")
+        self._processes = Table[ProcessRow](_process_key, glyphs, letters=True, name="processes")
+        self.filter = Input(id="filter", placeholder="words, !not, user:name; enter", compact=True)
         self._picture: Picture | None = None
         self._newest: Picture | None = None
         self._changed = clock()
@@ -110,21 +117,21 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Head, GPUs, what is shown of the processes, processes, keys."""
-        yield Lines("head", self._glyphs)
-        yield Table[DeviceRow](_device_key, self._glyphs, name="devices")
-        yield Lines("caption", self._glyphs)
-        yield Table[ProcessRow](_process_key, self._glyphs, letters=True, name="processes")
-        yield Lines("note", self._glyphs)
-        yield Input(
-            id="filter", placeholder="words that must be there, !word that must not; enter", compact=True
+        yield from (
+            self.head,
+            self._devices,
+            self.caption,
+            self._processes,
+            self.note,
+            self.filter,
+            self.keys,
         )
-        yield Lines("keys", self._glyphs)
 
     def on_mount(self) -> None:
         """Begin to look."""
         self.processes.focus()
         self._watcher.start()
-        self.set_interval(1.0, self._show_head)
+        self.set_interval(1.0, self.refresh_head)
 
     def on_unmount(self) -> None:
         """Look no more."""
@@ -133,15 +140,17 @@ class TopApp(App[None]):
     @property
     def devices(self) -> Table[DeviceRow]:
         """The upper table."""
-        return self.query_one("#devices", Table)
+        return self._devices
 
     @property
     def processes(self) -> Table[ProcessRow]:
         """The lower one."""
-        return self.query_one("#processes", Table)
+        return self._processes
 
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)
+    @property
+    def newest(self) -> Picture | None:
+        """The last that came, drawn or not."""
+        return self._newest
 
     def on_top_app_came(self, message: Came) -> None:
         """A picture: the present, unless it is the same as before."""
@@ -153,7 +162,7 @@ class TopApp(App[None]):
             self._picture = self._newest
             self._draw()
         else:
-            self._show_head()
+            self.refresh_head()
 
     def on_top_app_missed(self, message: Missed) -> None:
         """The last picture stays, and says that it is the last."""
@@ -166,7 +175,7 @@ class TopApp(App[None]):
 
     def _draw(self, height: int | None = None) -> None:
         picture = self._picture
-        self._show_head()
+        self.refresh_head()
         if picture is None:
             return
         stale = bool(self._stale())
@@ -186,13 +195,13 @@ class TopApp(App[None]):
             else ((empty(picture), "bold"),)
         )
         gap: list[Line] = [()] if (height or self.size.height) >= ROOMY else []
-        self._lines("caption").show([*gap, told], coloured=self._coloured)
+        self.caption.show([*gap, told], coloured=self._coloured)
         if self._sheet is not None and self._subject is not None:
             self._sheet.tell(*self._subject.told(picture))
 
     def _share_height(self, devices: int, height: int) -> None:
         """All GPUs where there is room; at least three processes, and at most half of the screen else."""
-        others = len(self._lines("head").lines) + 5
+        others = len(self.head.lines) + 5
         most = max(4, (height - others) * 3 // 5)
         self.devices.styles.height = min(devices + 1, most)
         self.devices.display = devices > 0
@@ -203,16 +212,17 @@ class TopApp(App[None]):
     def _freshness(self) -> Freshness:
         return Freshness(self._clock() - self._changed, self._trouble, self._frozen)
 
-    def _show_head(self) -> None:
+    def refresh_head(self) -> None:
+        """What stands around the tables; an age grows without a picture."""
         coloured = self._coloured
-        lines = head(
+        lines = head_lines(
             self._picture, self._stale(), self._freshness(), self._view, self._feed.origin, self._glyphs
         )
         if self.size.height >= ROOMY:
             lines.append(())
-        self._lines("head").show(lines, coloured=coloured)
-        self._lines("keys").show([keys(self.size.width)], coloured=coloured)
-        self._lines("note").show(note(self._told()), coloured=coloured)
+        self.head.show(lines, coloured=coloured)
+        self.keys.show([key_line(self.size.width)], coloured=coloured)
+        self.note.show(note_line(self._told()), coloured=coloured)
 
     def _told(self) -> list[str]:
         if self._picture is None:
@@ -231,6 +241,10 @@ class TopApp(App[None]):
         """This GPU alone, where it is there."""
         if self._picture is not None and any(row.gpu == name for row in self._picture.devices):
             self._look(self._view.on_gpu(name))
+
+    def action_read(self) -> None:
+        """Ask for a picture now."""
+        self._watcher.ask()
 
     def action_fold(self) -> None:
         """Without MIG instances, or with them."""
@@ -255,11 +269,11 @@ class TopApp(App[None]):
 
     def action_filter(self) -> None:
         """Ask for words; what is typed counts at once."""
-        box = self.query_one("#filter", Input)
+        box = self.filter
         self._filter_before = self._view.filter
         box.value = self._view.filter.text
         box.display = True
-        self._lines("keys").display = False
+        self.keys.display = False
         box.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -272,11 +286,11 @@ class TopApp(App[None]):
 
     @property
     def _filtering(self) -> bool:
-        return bool(self.query_one("#filter", Input).display)
+        return bool(self.filter.display)
 
     def _end_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self._lines("keys").display = True
+        self.filter.display = False
+        self.keys.display = True
         self.processes.focus()
 
     def action_help(self) -> None:

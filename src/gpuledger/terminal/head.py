@@ -36,7 +36,7 @@ class Freshness:
         return f"STALE {figures.lasting(self.age)}: the node has not read its GPUs since {since}"
 
 
-def head(
+def head_lines(
     picture: Picture | None, stale: str, freshness: Freshness, view: View, origin: Origin, glyphs: Glyphs
 ) -> list[Line]:
     """All above the tables."""
@@ -53,13 +53,13 @@ def head(
     return lines
 
 
-def note(told: list[str]) -> list[Line]:
+def note_line(told: list[str]) -> list[Line]:
     """The first of the notes, and how to see the others."""
     more: list[Span] = [(f"[n: {len(told) - 1} more] ", "key")] if len(told) > 1 else []
     return [(*more, (told[0], "dim"))] if told else []
 
 
-def keys(width: int) -> Line:
+def key_line(width: int) -> Line:
     """What the keys do, in as many words as fit."""
     pairs = [("q", "quit"), ("?", "help"), ("/", "filter"), ("enter", "details"), ("space", "stop")]
     if width >= 110:

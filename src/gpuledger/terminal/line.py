@@ -97,7 +97,8 @@ def place(columns: Sequence[Column[R]], rows: Sequence[R], room: int | None, gap
     widths: dict[str, int] = {}
     spare = room + gap
     ranked = sorted(columns, key=lambda item: item.rank)
-    for column in (item for item in ranked if not item.extra):
+    needed = [item for item in ranked if not item.extra]
+    for column in needed:
         if widths and column.least + gap > spare:
             break
         widths[column.key] = column.least
@@ -105,7 +106,7 @@ def place(columns: Sequence[Column[R]], rows: Sequence[R], room: int | None, gap
     growing = [column for column in ranked if column.flexible]
     wanted = {column.key: _wanted(column, rows, column.most) for column in growing}
     spare = _grow([column for column in growing if column.key in widths], widths, wanted, spare)
-    for column in (item for item in ranked if item.extra):
+    for column in (item for item in ranked if item.extra and len(widths) >= len(needed)):
         least = min(column.least, wanted.get(column.key, column.least))
         if least + gap <= spare:
             widths[column.key] = least

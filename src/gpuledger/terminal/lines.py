@@ -39,4 +39,4 @@ class Lines(Widget):
         width = self.size.width
         line = cut(self._lines[y], width, self._glyphs) if y < len(self._lines) else ()
         segments = [Segment(text, style(role, coloured=self._coloured)) for text, role in line]
-        return Strip(segments).adjust_cell_length(width)
+        return Strip(segments).adjust_cell_length(width, style(""))

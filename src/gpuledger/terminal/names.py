@@ -9,6 +9,8 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
+from rich.cells import cell_len
+
 # A letter of some scripts bears two marks; one that bears more is meant to disturb.
 _MARKS = 2
 _LONGEST = 256
@@ -33,7 +35,9 @@ def _safe(name: str) -> list[str]:
         # (of category Mn) change how wide the sign before them is, and terminals do not agree by how much.
         misplaced = marks > _MARKS or (marks == 1 and (not parts or parts[-1] == " "))
         selector = 0xFE00 <= ord(sign) <= 0xFE0F or 0xE0100 <= ord(sign) <= 0xE01EF
-        if not sign.isprintable() or category == "Me" or misplaced or selector:
+        # The colour of a skin, say, is no sign of its own.
+        modifier = category != "Mn" and cell_len(sign) == 0
+        if not sign.isprintable() or category == "Me" or misplaced or selector or modifier:
             parts.append(sign.encode("unicode_escape").decode() if ord(sign) != 0x5C else sign)
         else:
             parts.append(sign)

@@ -31,6 +31,7 @@ HELP: Sequence[Fact] = (
     ("< and >", "sort by the column to the left, to the right"),
     ("i", "MIG instances folded away, or shown"),
     ("space", "stop the picture, and go on"),
+    ("r", "read now, without waiting for the next time"),
     ("n", "what the numbers rest on, and what is missing"),
     ("?", "this"),
     ("q, ctrl-c", "leave"),
@@ -65,6 +66,11 @@ class Sheet(ModalScreen[None]):
     def __init__(self, title: str, facts: Sequence[Fact]) -> None:
         super().__init__()
         self._title, self._facts = title, facts
+
+    @property
+    def facts(self) -> Sequence[Fact]:
+        """As shown."""
+        return self._facts
 
     def compose(self) -> ComposeResult:
         """One text, scrolled where it is longer than the screen."""

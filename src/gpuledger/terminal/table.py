@@ -142,7 +142,7 @@ class Table(ScrollView, Generic[R], can_focus=True):
             return self._strip(heading(self._placed, gap, letters=self._letters, by=self._by), width)
         index = y - 1 + self.scroll_offset.y
         if index >= len(self._rows):
-            return Strip.blank(width)
+            return Strip.blank(width, style(""))
         line = row_line(self._placed, self._rows[index], self._glyphs, gap)
         if self._cursor is not None and index == self._index and self.has_focus:
             text = "".join(part for part, _ in line)
@@ -153,7 +153,7 @@ class Table(ScrollView, Generic[R], can_focus=True):
         segments = [
             Segment(text, style("dim" if faded else role, coloured=self._coloured)) for text, role in line
         ]
-        return Strip(segments).adjust_cell_length(width)
+        return Strip(segments).adjust_cell_length(width, style(""))
 
     def action_move(self, steps: int) -> None:
         """The first move puts the cursor on the first row in sight."""

@@ -27,6 +27,7 @@ class Watcher:
         self._feed, self._interval = feed, interval
         self._shows, self._misses = shows, misses
         self._ended = Event()
+        self._woken = Event()
         # A daemon: an ask that waits for its time to run out must not keep the user waiting.
         self._thread = Thread(target=self._run, name="watcher", daemon=True)
 
@@ -37,6 +38,11 @@ class Watcher:
     def stop(self) -> None:
         """Ask no more. An ask under way is not waited for."""
         self._ended.set()
+        self._woken.set()
+
+    def ask(self) -> None:
+        """Do not wait for the next time."""
+        self._woken.set()
 
     def _run(self) -> None:
         delay = self._interval
@@ -51,4 +57,5 @@ class Watcher:
                 delay = self._interval
                 if not self._ended.is_set():
                     self._shows(picture)
-            self._ended.wait(delay)
+            self._woken.wait(delay)
+            self._woken.clear()

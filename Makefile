@@ -52,6 +52,7 @@ dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/g
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
 	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
+	$(BIN)/python benchmarks/watchers.py --write docs/performance.md
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md

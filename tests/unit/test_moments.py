@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.cli.moments import moment, period
+from gpuledger.ledger.report.moments import moment, period
 from gpuledger.model.errors import UsageError
 
 # Saturday, 2026-11-28 08:30 UTC.

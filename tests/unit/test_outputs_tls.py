@@ -14,6 +14,7 @@ from certificates import RSA
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.web_config.current import CurrentWebConfig
 from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, until
+from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
 
 __all__ = ["certificates", "issued"]
@@ -72,6 +73,22 @@ def test_a_client_that_wants_one_answer_gets_it_whole_with_a_proper_end(file, ce
             return body == BIG, await client.closed()
 
     assert serve_under(file, scenario) == (True, b"")
+
+
+def test_a_stream_is_heard_as_it_is_said_and_ends_properly_with_the_server(file, certificates):
+    station = Station(b"first")
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context()) as client:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            station.channels[0].say(b"second")
+            second = await chunk(client)
+            await server.stop()
+            return first, second, await client.closed()
+
+    assert serve_under(file, scenario, routes=station.routes) == (b"first", b"second", b"0\r\n\r\n")
 
 
 def test_an_early_refusal_arrives(file, certificates):

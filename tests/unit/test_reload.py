@@ -134,11 +134,22 @@ def test_which_dialects_a_page_has_and_where_it_is_changes(tmp_path: Path) -> No
     found.made.parts.stop()
 
 
-def test_the_landing_page_comes_and_goes(simulated: Serving) -> None:
+def test_page_and_api_come_and_go(simulated: Serving) -> None:
     route = simulated.made.listeners[0][1]
-    assert route.respond(Request("GET", "/")).status == 200
-    simulated.write("web: {page: 'off'}")
-    assert route.respond(Request("GET", "/")).status == 404
+
+    def statuses() -> list[int]:
+        return [route.respond(Request("GET", path)).status for path in ("/", "/api/v1/recent")]
+
+    found = [statuses()]
+    for page in ("landing", "off", "full"):
+        simulated.write(f"web: {{page: '{page}'}}")
+        found.append(statuses())
+    assert found == [[200, 200], [200, 404], [404, 404], [200, 200]]
+
+
+def test_prices_change_without_a_restart(simulated: Serving) -> None:
+    simulated.write("price: {kwh: 0.5, currency: EUR}")
+    assert simulated.health.pending == ()
 
 
 def test_the_interval_changes(simulated: Serving) -> None:

@@ -241,5 +241,5 @@ def test_it_refreshes_itself_unless_asked_not_to():
     assert refresh not in ask(query="refresh=off").body.decode()
 
 
-def test_the_page_is_landing_by_default_and_can_be_off():
-    assert build(WebSettings, {}).page == "landing"
+def test_the_page_is_full_by_default():
+    assert build(WebSettings, {}).page == "full"

@@ -20,9 +20,9 @@ from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
 from gpuledger.host.settings import HostSettings
-from gpuledger.model.checks import Check
+from gpuledger.model.checks import Check, Finding
 from gpuledger.model.settings import build, choice, setting
-from gpuledger.outputs.checks import output_checks
+from gpuledger.outputs.checks import output_checks, web_config_checks
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.checks import source_checks
@@ -113,6 +113,20 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
         *owner_checks(lambda: read_once(values), _NEEDED),
         *output_checks(http, textfile, procfs=procfs),
     )
+
+
+def diagnose_serving(
+    values: Mapping[str, Any], environment: Mapping[str, str], *, simulated: bool
+) -> list[Finding]:
+    """What can be found out from within a program that serves, with its settings.
+
+    Left out is what would open the driver or the source once more (its collectors tell how that goes), and
+    the addresses, which it holds itself.
+    """
+    host = build(HostSettings, values)
+    maps = () if simulated else _map_checks(map_settings(values), host, environment)
+    web = web_config_checks(build(HttpSettings, values))
+    return run_checks((*host_checks(host, environment, local=not simulated), *maps, *web))
 
 
 def _map_checks(

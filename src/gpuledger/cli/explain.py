@@ -11,12 +11,12 @@ from os import environ
 
 from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.moments import period
 from gpuledger.cli.report_table import printable
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ExplainSettings
 from gpuledger.ledger.report.explain import Explanation, HandoverLine, Interval, SessionLine, merged
+from gpuledger.ledger.report.moments import period
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.report.shapes import iso
 from gpuledger.ledger.seconds import HOUR

@@ -14,7 +14,6 @@ from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.fleet import from_prometheus
 from gpuledger.cli.main import no_words
-from gpuledger.cli.moments import period
 from gpuledger.cli.promql import Prometheus
 from gpuledger.cli.report_table import table
 from gpuledger.config.assemble import assemble
@@ -22,6 +21,7 @@ from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ReportSettings
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.grouping import NODE
+from gpuledger.ledger.report.moments import period
 from gpuledger.ledger.report.report import Report
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from os import environ
 from pathlib import Path
 from socket import gethostname
@@ -24,9 +25,11 @@ from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
 from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.store import Store
+from gpuledger.model.checks import Finding
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.page import Dialect, MapHealth, Page
 from gpuledger.model.settings import build
@@ -43,6 +46,9 @@ from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
+from gpuledger.web.api.books import BooksAsRead
+from gpuledger.web.api.recent import STEP
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
@@ -55,6 +61,7 @@ from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
 from gpuledger.workloads.slurm.settings import SlurmSettings
 
 if TYPE_CHECKING:
+    from gpuledger.ledger.store.history import History
     from gpuledger.outputs.web_config.web import Web
 
 log = logging.getLogger("gpuledger.dcgm")
@@ -115,6 +122,7 @@ class Parts:
     maps: Maps
     control: Control
     profiling: Profiling | None = None
+    api: Api | None = None
 
     @property
     def clock(self) -> Clock:
@@ -264,7 +272,12 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     http = build(HttpSettings, values)
     web = _open_web(http.web_config) if http.web_config else None
     every = vocabularies(values)
-    parts = assemble_parts(values, every, told_unasked(values, every))
+
+    def published() -> None:
+        api.publish(parts.pages.page)
+
+    parts = assemble_parts(values, every, told_unasked(values, every), published)
+    api = parts.api = _api_of(parts, values)
     return Assembly(parts, listeners_of(values, every, parts.pages, parts), web)
 
 
@@ -285,12 +298,16 @@ def listeners_of(
     """
     http = build(HttpSettings, values)
     common = health_routes(lambda: parts.pages.page)
-    if build(WebSettings, values).page == "landing":
+    shown = build(WebSettings, values).page
+    if shown != "off":
         links = Links(http.metrics_path, tuple(every))
         common["/"] = landing(lambda: parts.pages.page, links, parts.clock)
+    below = {PREFIX: not_served(shown)}
+    if shown == "full" and parts.api is not None:
+        below = {PREFIX: parts.api.handler(_terms(values, parts.source.info))}
     try:
         return tuple(
-            (address, Routes({**common, **pages.routes(http.metrics_path, names)}))
+            (address, Routes({**common, **pages.routes(http.metrics_path, names)}, below))
             for address, names in _listed(values, every)
         )
     except ValueError as error:
@@ -303,6 +320,33 @@ def _listed(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> list[tup
         (listen.address, known(listen.dialects, dict(every)) if listen.dialects else default)
         for listen in build(HttpSettings, values).listen_address
     ]
+
+
+def _api_of(parts: Parts, values: Mapping[str, Any]) -> Api:
+    store = parts.store
+
+    def books() -> History:
+        from gpuledger.ledger.store.history import History
+
+        assert store is not None
+        return History(store.file)
+
+    made_up = parts.source.info.simulated
+    read = BooksAsRead(parts.clock, None if store is None else books, made_up)
+    # Made-up time may go faster: a point is never of less than a tick.
+    passes = build(NodeSettings, values).interval * (build(SourceSettings, values).speed if made_up else 1.0)
+    return Api(parts.pages.page, read, parts.clock, STEP * max(1, ceil(passes / STEP)))
+
+
+def _terms(values: Mapping[str, Any], source: SourceInfo) -> Terms:
+    def diagnose() -> list[Finding]:
+        # Whoever never asks how the node is does not pay for what finds it out.
+        from gpuledger.cli.doctor import diagnose_serving
+
+        return diagnose_serving(values, environ, simulated=source.simulated)
+
+    node = node_name(build(DialectSettings, values).node_name, environ, gethostname())
+    return Terms(node, build(Prices, values), diagnose)
 
 
 def _open_web(file: str) -> Web:

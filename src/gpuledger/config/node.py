@@ -35,6 +35,7 @@ NODE: dict[str, type] = {
     "how much is told": LedgerSettings,
     "how the books are kept": StoreSettings,
     "the page people look at": WebSettings,
+    "what energy and time cost": Prices,
     "this machine": HostSettings,
     "whose pods": KubernetesSettings,
     "which GPUs pods have": PodResourcesSettings,
@@ -53,6 +54,7 @@ NODE: dict[str, type] = {
 _SERVED = (
     HttpSettings,
     WebSettings,
+    Prices,
     ReloadSettings,
     DcgmExporterSettings,
     NvidiaGpuExporterSettings,

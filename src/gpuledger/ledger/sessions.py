@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf
 
 from gpuledger.ledger.activity import holds, is_still
 from gpuledger.ledger.energy.booking import MEASURED
@@ -104,6 +105,23 @@ class OpenSession:
             measured=self.measured,
             apportioned=self.apportioned,
             high=self.high,
+        )
+
+    def row(self, oldest: float = -inf) -> SessionRow:
+        """As people are shown it; without its watts when they were posted before `oldest`."""
+        return SessionRow(
+            self.number,
+            self.process,
+            self.first_seen,
+            self.last_seen,
+            self.peak_memory,
+            self.sm_seconds / self.sm_known if self.sm_known else None,
+            self.sm_most,
+            self.held_seconds,
+            self.measured,
+            self.apportioned,
+            self.high,
+            self.watts if self.watts_at >= oldest else None,
         )
 
 
@@ -275,25 +293,7 @@ class Sessions:
     def rows(self) -> tuple[SessionRow, ...]:
         """The open Sessions as values of this posting."""
         oldest = (self._elapsed or 0.0) - LONGEST
-        return tuple(
-            [
-                SessionRow(
-                    one.number,
-                    one.process,
-                    one.first_seen,
-                    one.last_seen,
-                    one.peak_memory,
-                    one.sm_seconds / one.sm_known if one.sm_known else None,
-                    one.sm_most,
-                    one.held_seconds,
-                    one.measured,
-                    one.apportioned,
-                    one.high,
-                    one.watts if one.watts_at >= oldest else None,
-                )
-                for one in self.open()
-            ]
-        )
+        return tuple([one.row(oldest) for one in self.open()])
 
     def counts(self, snapshot: Snapshot) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Open Sessions per Device uuid: those that compute, those that only draw.

@@ -31,12 +31,17 @@ def output_checks(
     or else of the `usual` directories.
     """
     addresses = [listen.address for listen in settings.listen_address]
-    web = settings.web_config
     return (
         *(Check(PORT, f"port {address}", _port(address, procfs)) for address in addresses),
-        *([Check(WEB_CONFIG, f"web config {web}", lambda: _web_config(Path(web)))] if web else ()),
+        *web_config_checks(settings),
         Check(TEXTFILE, "textfile directory", lambda: _textfile(textfile, tuple(usual))),
     )
+
+
+def web_config_checks(settings: HttpSettings) -> tuple[Check, ...]:
+    """The check of the web config, if there is one."""
+    web = settings.web_config
+    return (Check(WEB_CONFIG, f"web config {web}", lambda: _web_config(Path(web))),) if web else ()
 
 
 def _port(address: Address, procfs: Path) -> Callable[[], Iterator[Finding]]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from math import inf
 from typing import Protocol, cast
 
 import h11
 
 from gpuledger.outputs.messages import answer_to, head_of, request_of
 from gpuledger.outputs.registry import Registry
-from gpuledger.outputs.routes import Request, Response, Routes, plain
-
-# Bytes given to the transport at a time. What a slow client has not taken stays behind as a view of the
-# page that all clients share; only one such piece is ever copied for it.
-_PIECE = 32 * 1024
+from gpuledger.outputs.routes import Later, Request, Response, Routes, arrived, plain
+from gpuledger.outputs.sending import Sender
 
 
 class Gate(Protocol):
@@ -34,9 +32,10 @@ class Gate(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Serves one request after the other (pipelined ones too) until either side has enough.
 
-    At any time it reads a request, waits until its gate has decided on it, writes an answer (reading stops
-    in both, so that a client which does not take answers cannot queue requests), or lingers: the answer
-    ended the conversation early and what is still arriving is dropped.
+    At any time it reads a request, waits until its gate has decided on it, waits for an answer that is being
+    computed, writes an answer (reading stops in all three, so that a client which does not take answers
+    cannot queue requests), or lingers: the answer ended the conversation early and what is still arriving is
+    dropped.
     """
 
     def __init__(self, registry: Registry, routes: Routes, gate: Gate | None = None) -> None:
@@ -45,14 +44,15 @@ class Connection(asyncio.BufferedProtocol):
         self._routes = routes
         self._gate = gate
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=registry.limits.header_bytes)
+        self._sender = Sender(self._http, self._send_bytes, self._go_on)
         self._transport: asyncio.Transport | None = None
         self._request: h11.Request | None = None
         self._body_bytes = 0
         self._served = False
         self._received = False
-        self._unsent: memoryview | None = None
-        self._write_paused = False
+        # For the gate, or for the answer to a request that was let in.
         self._waiting = False
+        self._computing = False
         self._lingering = False
         self._dropped = 0
 
@@ -70,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's signature)
         """Count the connection out and let go of the page."""
         self._registry.forget(self)
-        self._unsent = None
+        self._sender.drop()
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  (asyncio's signature)
@@ -101,14 +101,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The kernel's buffer for this client is full."""
-        self._write_paused = True
+        self._sender.behind = True
+        if self._sender.streaming:
+            self.deadline = self._registry.now + self._registry.limits.response_seconds
 
     def resume_writing(self) -> None:
         """The client took what was pending."""
-        self._write_paused = False
-        if self._unsent is not None:
-            self._write()
-            self._advance()
+        self._sender.behind = False
+        if self._sender.streaming:
+            self.deadline = inf
+        self._go_on()
 
     # What the registry and TLS call.
 
@@ -118,9 +120,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._served and not self._received and not self._lingering
 
     def expire(self) -> None:
-        """Half a request is answered with 408; a half-taken answer is cut off; silence is just closed."""
+        """Half a request is answered with 408, one whose answer does not come with 503; a half-taken answer
+        is cut off; silence is just closed.
+        """
         closing = self._transport is None or self._transport.is_closing()
-        if self._unsent is not None or self._waiting or self._lingering or closing:
+        if self._computing and not closing:
+            self._waiting = self._computing = False
+            self.refuse(plain("the answer took too long", 503))
+        elif self._sender.busy or self._waiting or self._lingering or closing:
             self.abort()
         elif self._received:
             self.refuse(plain("the request took too long", 408))
@@ -128,9 +135,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def finish(self) -> None:
-        """End after the running request, at once when there is none."""
+        """End after the running request, at once when there is none; a stream has no other end."""
         if not self._received:
             self.close()
+        elif self._sender.end_stream():
+            self._next_request()
 
     def close(self) -> None:
         """End when what was written has been sent; the deadline still holds."""
@@ -182,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer()
                 if self._waiting:
                     return
-                if self._received and self._unsent is None:
+                if self._received and not self._sender.busy:
                     # More requests have come with this one: let the other clients have a turn before it.
                     self._pause_reading()
                     self._registry.loop.call_soon(self._advance)
@@ -199,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             transport is not None
             and not transport.is_closing()
-            and self._unsent is None
+            and not self._sender.busy
             and not self._waiting
             and not self._lingering
         )
@@ -210,12 +219,15 @@ class Connection(asyncio.BufferedProtocol):
         request = request_of(self._request)
         verdict = self._gate.decide(request) if self._gate is not None else None
         if isinstance(verdict, asyncio.Future):
-            self._waiting = True
-            self.deadline = self._registry.now + self._registry.limits.response_seconds
-            self._pause_reading()
+            self._wait(self._registry.limits.response_seconds)
             verdict.add_done_callback(partial(self._decided, request))
         else:
             self._respond(request, verdict)
+
+    def _wait(self, seconds: float) -> None:
+        self._waiting = True
+        self.deadline = self._registry.now + seconds
+        self._pause_reading()
 
     def _decided(self, request: Request, verdict: asyncio.Future[bool]) -> None:
         """The gate knows now; the client may have gone meanwhile."""
@@ -225,41 +237,48 @@ class Connection(asyncio.BufferedProtocol):
             self._advance()
 
     def _respond(self, request: Request, refusal: Response | None) -> None:
-        response = self._routes.respond(request) if refusal is None else refusal
-        if self._gate is not None:
-            response = self._gate.dress(response)
-        self._send(response, close=self._registry.stopping, head_only=request.method == "HEAD")
+        answer = self._routes.respond(request) if refusal is None else refusal
+        if isinstance(answer, Response):
+            self._send(request, answer)
+        else:
+            self._computing = True
+            self._wait(self._registry.limits.answer_seconds)
+            answer.add_done_callback(partial(self._computed, request))
+
+    def _computed(self, request: Request, answer: Later) -> None:
+        """The answer is there. Who asked may have gone, or have been told that it took too long."""
+        response = arrived(request, answer)
+        if not self._computing:
+            return
+        self._waiting = self._computing = False
+        if self._open_for_requests():
+            self._send(request, response)
+            self._advance()
 
     # Writing answers.
 
-    def _send(self, response: Response, *, close: bool, head_only: bool) -> None:
-        head = self._http.send(head_of(response, close=close)) or b""
-        body = b"" if head_only else response.body
-        if body:
-            self._http.send(h11.Data(data=body))
-        self._http.send(h11.EndOfMessage())
+    def _send(self, request: Request, response: Response) -> None:
+        if self._gate is not None:
+            response = self._gate.dress(response)
         self.deadline = self._registry.now + self._registry.limits.response_seconds
-        first = _PIECE - len(head)
-        self._send_bytes(head + body[:first])
-        self._unsent = memoryview(body)[first:]
-        self._write()
+        close, head_only = self._registry.stopping, request.method == "HEAD"
+        if self._sender.begin(response, close=close, head_only=head_only):
+            self._next_request()
+            return
+        self._pause_reading()
+        if self._sender.streaming and not self._sender.behind:
+            self.deadline = inf
 
     def _send_bytes(self, data: bytes | memoryview | None) -> None:
         if data and self._transport is not None:
             self._transport.write(data)
 
-    def _write(self) -> None:
-        """Hand over pieces until the client is behind; when all is taken, turn to the next request."""
-        unsent = self._unsent
-        while unsent and not self._write_paused:
-            self._send_bytes(unsent[:_PIECE])
-            unsent = unsent[_PIECE:]
-        if self._write_paused:
-            self._unsent = unsent
-            self._pause_reading()
-            return
-        self._unsent = None
-        self._next_request()
+    def _go_on(self) -> None:
+        """The client has taken what there was, or its stream has more; then turn to the next request."""
+        closing = self._transport is None or self._transport.is_closing()
+        if not closing and self._sender.busy and self._sender.go_on():
+            self._next_request()
+            self._advance()
 
     def _next_request(self) -> None:
         self._request = None

@@ -10,6 +10,7 @@ from gpuledger.outputs.routes import Request, Response, plain
 
 _REASONS = {
     200: b"OK",
+    304: b"Not Modified",
     400: b"Bad Request",
     401: b"Unauthorized",
     404: b"Not Found",
@@ -42,7 +43,9 @@ def head_of(response: Response, *, close: bool) -> h11.Response:
 
     Browsers must not guess the type: names that processes chose are in the pages.
     """
-    return _head(response.status, response.content_type, len(response.body), response.headers, close)
+    # How long a stream will be is not known, and how long what the client has already is not asked.
+    length = None if response.stream is not None or response.status == 304 else len(response.body)
+    return _head(response.status, response.content_type, length, response.headers, close)
 
 
 # h11 checks each header anew, a sixth of the time of a scrape; all scrapers of a Page get the same head.
@@ -50,13 +53,13 @@ def head_of(response: Response, *, close: bool) -> h11.Response:
 def _head(
     status: int,
     content_type: str,
-    length: int,
+    length: int | None,
     more: tuple[tuple[str, str], ...],
     close: bool,
 ) -> h11.Response:
     headers = [
         ("Content-Type", content_type),
-        ("Content-Length", str(length)),
+        *([] if length is None else [("Content-Length", str(length))]),
         ("X-Content-Type-Options", "nosniff"),
         *more,
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,23 +27,58 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class Stream(Protocol):
+    """What is told to one client until one of them has enough. Used by the event loop's thread alone."""
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """The client listens; `wake` is to be called when there is more to take, but not from in here."""
+
+    def take(self) -> bytes | None:
+        """What there is now: empty for nothing yet, None when it has come to its end.
+
+        Asked only when the client has taken what came before, which may be long after `wake`.
+        """
+
+    def end(self) -> None:
+        """Nobody listens any more. Called once, also after the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Status, body and what describes it. Length and connection headers are the server's business."""
+    """Status, body and what describes it. Length and connection headers are the server's business.
+
+    With `stream` there is no body: what that makes is told as it comes, to this one client.
+    """
 
     status: int = 200
     body: bytes = b""
     content_type: str = PLAIN
     headers: tuple[tuple[str, str], ...] = ()
+    stream: Callable[[], Stream] | None = None
 
 
-# Runs in the event loop: answers from memory, never waits.
-Handler = Callable[[Request], Response]
+# What is being computed elsewhere. It is set in the event loop's thread; who asked may have gone by then.
+Later = asyncio.Future[Response]
+
+# Runs in the event loop: answers from memory or later, never waits.
+Handler = Callable[[Request], Response | Later]
 
 
 def plain(text: str, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """A few lines of text for a person."""
     return Response(status, f"{text}\n".encode(), PLAIN, headers)
+
+
+def arrived(request: Request, answer: Later) -> Response:
+    """What an answer that came later is; 500 when computing it failed."""
+    error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
+    return answer.result() if error is None else failed(request, error)
+
+
+def failed(request: Request, error: BaseException) -> Response:
+    """The answer in place of one that could not be made; the log has the reason."""
+    _LOG.error("the page %s failed", request.path, exc_info=error)
+    return plain("internal error; the log of gpuledger has the reason", 500)
 
 
 class Routes:
@@ -60,7 +97,7 @@ class Routes:
         """Answer as `other` does from here on, open connections too. From any thread."""
         self._table = other._table
 
-    def respond(self, request: Request) -> Response:
+    def respond(self, request: Request) -> Response | Later:
         """The handler's answer, or 404, 405, or 500 when it raises: a page never takes the server down."""
         handler = self._find(request.path)
         if handler is None:
@@ -69,9 +106,8 @@ class Routes:
             return plain(f"{request.method} is not possible here", 405, (("Allow", "GET, HEAD"),))
         try:
             return handler(request)
-        except Exception:  # noqa: BLE001  (whatever a page stumbles over, the others must go on)
-            _LOG.exception("the page %s failed", request.path)
-            return plain("internal error; the log of gpuledger has the reason", 500)
+        except Exception as error:  # noqa: BLE001  (whatever a page stumbles over, the others must go on)
+            return failed(request, error)
 
     def _find(self, path: str) -> Handler | None:
         exact, prefixes = self._table

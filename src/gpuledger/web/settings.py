@@ -16,8 +16,9 @@ class WebSettings:
 
     page: str = setting(
         "web.page",
-        choice("landing", "off"),
-        "landing",
-        "page at /: landing (state of the GPUs and links, no names of users or processes) or off",
-        metavar="landing|off",
+        choice("full", "landing", "off"),
+        "full",
+        "page at / and the API below /api: full; landing (state of the GPUs and links, no names of users or "
+        "processes, no API); or off",
+        metavar="full|landing|off",
     )

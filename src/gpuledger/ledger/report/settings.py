@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from typing import ClassVar
 
-from gpuledger.model.settings import duration, setting, text
+from gpuledger.model.settings import Reload, duration, setting, text
 
 # Of no currency does a kilowatt-hour cost so much.
 _MOST = Decimal(10**9)
@@ -49,6 +50,8 @@ _GRAMS = _decimal("0", "grams of CO2 for a kilowatt-hour, such as 380, are wante
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What a user sets about money and carbon; None is not set, and what needs it has no column."""
+
+    reload: ClassVar[Reload] = Reload()
 
     kwh: Decimal | None = setting(
         "price.kwh",

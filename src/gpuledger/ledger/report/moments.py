@@ -1,4 +1,4 @@
-"""Moments as people write them on the command line."""
+"""Moments as people write them: on the command line, and to the API."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""The API of a node: fed with each Page, asked below `/api/`.
+
+What is needed only to answer is loaded when somebody asks for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.model.checks import Finding
+from gpuledger.model.page import Page
+from gpuledger.model.source import Clock
+from gpuledger.outputs.routes import Handler, Later, Request, Response
+from gpuledger.web.api.books import BooksAsRead
+from gpuledger.web.api.events import Events
+from gpuledger.web.api.recent import STEP, Recent
+from gpuledger.web.api.worker import Worker
+
+if TYPE_CHECKING:
+    from gpuledger.web.api.handlers import Handlers
+
+PREFIX: Final = "/api/"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What settings say about answers: the name of the machine, prices, and how a diagnosis is made (None:
+    not at all). `diagnose` is called in a thread of its own.
+    """
+
+    node: str = ""
+    prices: Prices = field(default_factory=Prices)
+    diagnose: Callable[[], Iterable[Finding]] | None = None
+
+
+class Api:
+    """Lives as long as the node does. `publish` is called by whoever publishes Pages, all else in the event
+    loop. `step` is how many seconds a point of the last hour is the mean of.
+    """
+
+    def __init__(self, page: Page, books: BooksAsRead, clock: Clock, step: int = STEP) -> None:
+        self.books = books
+        self.clock = clock
+        self.recent = Recent(step)
+        self.events = Events(clock)
+        # Each has a thread: a report over a year must not keep a list of sessions waiting.
+        self.workers = {name: Worker(f"api {name}") for name in ("energy", "sessions", "health")}
+        # Tells the states of this run from those of the one before, which had the same numbers.
+        self.run = f"{int(clock.unix() * 1000):x}"
+        self._current = (0, page)
+
+    @property
+    def current(self) -> tuple[int, Page]:
+        """The newest Page and its number."""
+        return self._current
+
+    def publish(self, page: Page) -> None:
+        """There is a new Page."""
+        self._current = (self._current[0] + 1, page)
+        self.recent.add(page)
+        self.events.publish(page)
+
+    def handler(self, terms: Terms) -> Handler:
+        """What answers everything below `/api/` under these terms."""
+        made: Handlers | None = None
+
+        def serve(request: Request) -> Response | Later:
+            nonlocal made
+            if made is None:
+                from gpuledger.web.api.handlers import Handlers
+
+                made = Handlers(self, terms)
+            return made.respond(request)
+
+        return serve
+
+
+def not_served(page: str) -> Handler:
+    """What answers below `/api/` where `web.page` is this, and not full."""
+
+    def serve(_: Request) -> Response:
+        from gpuledger.web.api.answers import Refused
+
+        message = f"web.page is {page}: the API is served with web.page: full alone, since it names users"
+        return Refused(404, "not_served", message).response
+
+    return serve

@@ -1,0 +1,150 @@
+"""The API of a real `gpuledger serve`: as it is described, live, guarded, and ended with the program."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import load_all_checks
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from gpuledger.web.api.endpoints import ENDPOINTS
+from running import Server, serving, wait_until
+
+API = "/api/v1/"
+
+load_all_checks()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("books")
+    with serving("--source", "simulator", "--state-dir", str(folder), "--interval", "200ms") as found:
+        found.wait_ticks(3)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def described(server: Server) -> schemathesis.BaseSchema:
+    return schemathesis.openapi.from_url(server.url + API + "openapi.json")
+
+
+def is_a_question(case: schemathesis.Case) -> bool:
+    """What a schema cannot say: a range must not be upside down, and a cursor be one that was given."""
+    return not {"cursor", "since", "until"} & set(case.query or {})
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        (one.name, mode)
+        for one in ENDPOINTS
+        for mode in schemathesis.GenerationMode
+        # Without parameters there are none that could be wrong.
+        if one.parameters or mode is schemathesis.GenerationMode.POSITIVE
+    ],
+)
+def test_every_answer_is_as_described_whatever_is_asked(
+    described: schemathesis.BaseSchema, name: str, mode: schemathesis.GenerationMode
+) -> None:
+    operation = described[API + name]["GET"]
+
+    @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+    @given(operation.as_strategy(generation_mode=mode))
+    def ask(case: schemathesis.Case) -> None:
+        if name == "events" and mode is schemathesis.GenerationMode.POSITIVE:
+            # Nobody waits for a million ticks.
+            case.query = {"limit": 2}
+        unsaid = [] if is_a_question(case) else [positive_data_acceptance]
+        case.call_and_validate(timeout=20, excluded_checks=unsaid)
+
+    ask()
+
+
+def get(server: Server, path: str, **parameters: Any) -> Any:
+    answer = httpx.get(server.url + API + path, params=parameters, timeout=20, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_each_process_of_the_metrics_is_in_the_snapshot(server: Server) -> None:
+    told = get(server, "snapshot")
+    assert told["source"]["simulated"] is True
+    assert {one["state"] for one in told["devices"]} <= {"active", "held", "idle", "unknown", None}
+    pids = set(re.findall(r'^gpuledger_process_info\{.*?pid="(\d+)"', server.wait_ticks(), re.MULTILINE))
+    assert {str(one["pid"]) for one in told["processes"]} & pids
+
+
+def test_watts_and_joules_come_within_seconds_and_not_after_the_zero_hold(server: Server) -> None:
+    def booked() -> list[Any]:
+        told = get(server, "snapshot")["processes"]
+        return [one for one in told if one["joules"] and one["power_watts"]]
+
+    found = wait_until(booked, "processes with joules", patience=15)
+    assert all(one["measured_joules"] <= one["joules"] for one in found)
+
+
+def test_sessions_and_energy_are_of_the_same_books(server: Server) -> None:
+    server.wait_ticks(5)
+    sessions = get(server, "sessions", limit=1000)
+    energy = get(server, "energy", by="gpu", since=0)
+    assert sessions["from_books"] is energy["from_books"] is True
+    assert {one["uuid"] for one in sessions["sessions"]} <= {one["uuid"] for one in energy["gpus"]}
+    parts = sum(round(one["joules"] * 1000) for one in (*energy["rows"], *energy["own"]))
+    assert parts == round(energy["total"]["joules"] * 1000)
+
+
+def test_events_come_with_the_ticks_and_end_with_the_program() -> None:
+    with serving("--source", "simulator", "--interval", "200ms") as server:
+        with httpx.stream("GET", server.url + API + "events", timeout=20, trust_env=False) as stream:
+            assert stream.headers["content-type"] == "text/event-stream"
+            lines = stream.iter_lines()
+            ticks: list[int] = []
+            for line in lines:
+                if line.startswith("data: ") and "tick" in line:
+                    ticks.append(json.loads(line.removeprefix("data: "))["tick"])
+                if len(ticks) == 5:
+                    break
+            assert ticks == list(range(ticks[0], ticks[0] + 5))
+            server.process.terminate()
+            # To its proper end: a stream that is cut off raises.
+            for _ in lines:
+                pass
+        assert server.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("page", ["landing", "off"])
+def test_where_the_page_is_not_full_there_is_no_api(page: str) -> None:
+    with serving("--source", "simulator", "--web.page", page) as server:
+        answer = server.get("/api/v1/snapshot")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_served")
+
+
+def test_without_books_energy_says_how_to_have_some() -> None:
+    with serving("--source", "simulator", "--state-dir", "none") as server:
+        server.wait_ticks(2)
+        answer = server.get("/api/v1/energy")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_books")
+        sessions = server.get("/api/v1/sessions").json()
+        assert sessions["from_books"] is False
+        assert sessions["sessions"]
+
+
+def test_who_may_not_see_the_metrics_sees_nothing_here(tmp_path: Path) -> None:
+    import bcrypt
+
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    (tmp_path / "web.yml").write_text(f"basic_auth_users: {{ada: '{hashed}'}}\n")
+    config = str(tmp_path / "web.yml")
+    with serving("--source", "simulator", "--web.config.file", config) as server:
+        paths = [API + one.name for one in ENDPOINTS]
+        assert {server.get(path).status_code for path in paths} == {401}
+        url = server.url + API + "events?limit=1"
+        assert httpx.get(url, auth=("ada", "secret"), timeout=20, trust_env=False).status_code == 200

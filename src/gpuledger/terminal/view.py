@@ -60,10 +60,12 @@ def clock_text(unix: float) -> str:
 def title(picture: Picture, origin: Origin, clock: str, glyphs: Glyphs) -> Line:
     """Which node, which driver, and when."""
     parts = [
+        clock,
         f"driver {picture.driver}" if picture.driver else "",
         f"CUDA {picture.cuda}" if picture.cuda else "",
+        f"source {picture.source}",
+        origin.name if origin.remote else "",
     ]
-    parts += [f"source {picture.source}", origin.name if origin.remote else "", clock]
     rest = f" {glyphs.dot} ".join(part for part in parts if part)
     return (
         (f"gpuledger top {glyphs.dot} ", "dim"),

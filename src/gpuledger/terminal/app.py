@@ -129,6 +129,10 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to look."""
+        if not self._coloured:
+            # It is made of nothing but colour.
+            for table in (self.devices, self.processes):
+                table.styles.scrollbar_size_vertical = 0
         self.processes.focus()
         self._watcher.start()
         self.set_interval(1.0, self.refresh_head)

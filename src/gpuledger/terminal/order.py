@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuledger.terminal.picture import ProcessRow
+if TYPE_CHECKING:
+    # `serve` reads all settings, and an order is one: what is drawn stays out of its memory.
+    from gpuledger.terminal.picture import ProcessRow
 
-_Value = Callable[[ProcessRow], Any]
+_Value = Callable[["ProcessRow"], Any]
 _DIGITS = re.compile(r"(\d+)")
 
 

@@ -28,7 +28,12 @@ class Table(ScrollView, Generic[R], can_focus=True):
     """Rows R under a heading that stays. The cursor is on a row's key, wherever the next sort puts it."""
 
     DEFAULT_CSS = """
-    Table { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; background: ansi_default; }
+    Table {
+        overflow-x: hidden; overflow-y: auto; background: ansi_default; scrollbar-size-vertical: 1;
+        scrollbar-color: ansi_blue; scrollbar-color-hover: ansi_blue; scrollbar-color-active: ansi_blue;
+        scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+        scrollbar-background-active: ansi_default;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", show=False),

@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 
+import bcrypt
 import pytest
 
+from certificates import Certificates
 from running import PATIENCE, Server, free_port, gpuledger, serving, wait_until
 from terminal import terminal
 
@@ -167,6 +169,33 @@ def test_a_node_that_shows_no_names_is_told_from_a_wrong_address():
     assert "give --url without a path" in wrong.stderr
     assert "cannot be reached" in gone.stderr
     assert all(done.stderr.count("\n") == 1 for done in (hidden, wrong, gone))
+
+
+USERS = """\
+tls_server_config: {cert_file: server.crt, key_file: server.key}
+basic_auth_users:
+  ann: "%s"
+"""
+
+
+def test_a_node_with_tls_and_a_password_lets_in_who_knows_both(tmp_path):
+    certificates = Certificates(tmp_path)
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    (tmp_path / "web.yml").write_text(USERS % hashed)
+    (tmp_path / "password").write_text("secret\n")
+    user = ("--user", "ann", "--password-file", str(tmp_path / "password"))
+    trust = ("--ca-file", str(certificates.crt("ca")))
+    with serving("--source", "simulator", "--web.config.file", str(tmp_path / "web.yml")) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        known = gpuledger("top", "--once", "--url", url, *user, *trust)
+        nobody = gpuledger("top", "--once", "--url", url, *trust)
+        untrusted = gpuledger("top", "--once", "--url", url, *user)
+        plain = gpuledger("top", "--once", "--url", server.url, *user)
+    assert "tritonserver" in known.stdout, known.stderr
+    assert "--password-file" in nobody.stderr
+    assert "name the authority that signed it with --ca-file" in untrusted.stderr
+    assert "https://" in plain.stderr
+    assert "Traceback" not in plain.stderr
 
 
 def test_without_a_driver_it_says_what_to_do():

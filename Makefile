@@ -11,7 +11,7 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs dashboards bench clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -34,20 +34,33 @@ e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes nod
 	$(SUDO) $(BIN)/python -B -m pytest -p no:cacheprovider tests/cluster
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules
-	$(BIN)/ruff check src tests benchmarks deploy
-	$(BIN)/ruff format --check src tests benchmarks deploy
+	$(BIN)/ruff check src tests benchmarks deploy docs
+	$(BIN)/ruff format --check src tests benchmarks deploy docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(VENV)/.dev     ## rewrite the code as ruff wants it
-	$(BIN)/ruff check --fix src tests benchmarks deploy
-	$(BIN)/ruff format src tests benchmarks deploy
+	$(BIN)/ruff check --fix src tests benchmarks deploy docs
+	$(BIN)/ruff format src tests benchmarks deploy docs
 
 docs: $(VENV)/.dev       ## write docs/metrics.md anew from the catalogue
 	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
 
+site: $(VENV)/.dev       ## build the documentation's site: build/site/index.html
+	$(BIN)/python -m sphinx -q -W --keep-going -E -a -b html docs build/site
+
 dashboards: $(BIN)/python  ## write deploy/grafana/dashboards anew from deploy/grafana/make
 	$(BIN)/python -B deploy/grafana/make
+
+chart: $(VENV)/.run      ## write what deploy/helm/gpuledger has from elsewhere: schema, README's values, dashboards, rules
+	$(BIN)/python -B deploy/helm/make
+
+manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew from the chart
+	$(BIN)/python -B deploy/helm/make/manifests.py
+
+screenshots: $(VENV)/.dev debian  ## take docs/pictures/ anew, of a simulated node (some minutes)
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top.svg
 
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
@@ -56,13 +69,14 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
+	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
-DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter openssh-server \
-          openssh-client docker-compose systemd tmux
+DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
+          openssh-client docker-compose systemd chromium tmux
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,11 +15,14 @@ from builders import FakeClock, gpu, page, process, snapshot
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.history import History
 from gpuledger.model.workload import Workload
+from gpuledger.outputs.routes import Request, Response
 from gpuledger.web.api.answers import Refused
+from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.cursor import cursor_of
 from gpuledger.web.api.endpoints import ENDPOINTS
 from gpuledger.web.api.energy import FRESH, HELD, EnergyReports
+from gpuledger.web.api.handlers import Handlers
 from gpuledger.web.api.parameters import read_query
 from gpuledger.web.api.values import Words
 from report_helpers import report_of
@@ -211,3 +215,22 @@ def test_made_up_books_have_a_today_of_their_own(run: Run) -> None:
     told = EnergyReports(books, Prices).told(PAGE, asked())
     assert told["since"] <= UNIX < told["until"] <= UNIX + 86_400 + HOUR
     assert told["rows"]
+
+
+def test_reports_do_not_stay_when_nobody_asks_any_more(run: Run) -> None:
+    clock = FakeClock(run.clock.now_unix, 0.0)
+    api = Api(PAGE, BooksAsRead(clock, lambda: History(run.store.file)), clock)
+    handlers = Handlers(api, Terms(), held=0.01)
+
+    async def within() -> tuple[int, bool]:
+        answer = handlers.respond(Request("GET", "/api/v1/energy", "since=24h"))
+        assert not isinstance(answer, Response)
+        told: Response = await answer
+        while handlers.reports.holds:
+            await asyncio.sleep(0)
+        return told.status, handlers.reports.holds
+
+    async def patiently() -> tuple[int, bool]:
+        return await asyncio.wait_for(within(), 20)
+
+    assert asyncio.run(patiently()) == (200, False)

@@ -15,11 +15,13 @@ from builders import FakeClock, gpu, page, process, reading, snapshot
 from golden_page import golden_page, stale_page
 from gpuledger.model.checks import Finding, fails, works
 from gpuledger.model.page import Page
+from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.routes import Handler, Request, Response
 from gpuledger.web.api.api import Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.endpoints import ENDPOINTS
 from gpuledger.web.api.examples import EXAMPLES
+from gpuledger.web.api.handlers import MOST_LISTENERS
 from gpuledger.web.api.health import EVERY
 from gpuledger.web.api.openapi import description
 from gpuledger.web.api.parameters import read_query
@@ -224,6 +226,63 @@ def test_those_who_ask_during_a_diagnosis_share_it() -> None:
     told = asyncio.run(within())
     assert (len(told), len(looks)) == (30, 1)
     assert {one["findings"][0]["check"] for one in told} == {"a"}
+
+
+def test_after_a_reload_a_diagnosis_of_the_settings_before_is_not_taken_for_one_of_these() -> None:
+    ready = threading.Event()
+
+    def before() -> list[Finding]:
+        ready.wait(20)
+        return [works("before", "alpha", "fine")]
+
+    api = an_api()
+    old, new = (api.handler(Terms(diagnose=one)) for one in (before, lambda: [works("now", "alpha", "fine")]))
+
+    async def within() -> list[Any]:
+        asked = [handler(Request("GET", "/api/v1/health")) for handler in (old, new)]
+        ready.set()
+        return [words(await one) for one in asked if not isinstance(one, Response)]
+
+    assert [[one["check"] for one in told["findings"]] for told in asyncio.run(within())] == [
+        ["before"],
+        ["now"],
+    ]
+
+
+def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
+    api = an_api()
+    handler = api.handler(Terms())
+
+    async def within() -> tuple[Response, Response]:
+        streams = []
+        for _ in range(MOST_LISTENERS):
+            opened = handler(Request("GET", "/api/v1/events"))
+            assert isinstance(opened, Response)
+            assert opened.stream is not None
+            streams.append(opened.stream())
+            streams[-1].begin(lambda: None)
+        refused = handler(Request("GET", "/api/v1/events"))
+        streams[0].end()
+        again = handler(Request("GET", "/api/v1/events"))
+        assert isinstance(refused, Response)
+        assert isinstance(again, Response)
+        for stream in streams[1:]:
+            stream.end()
+        return refused, again
+
+    refused, again = asyncio.run(within())
+    assert (refused.status, words(refused)["error"]["code"], header(refused, "Retry-After")) == (
+        503,
+        "busy",
+        "10",
+    )
+    assert (again.status, again.stream is not None) == (200, True)
+    assert Limits().connections > MOST_LISTENERS
+
+
+@pytest.mark.parametrize("name", ["snapshot", "recent"])
+def test_no_cache_that_others_share_keeps_who_runs_what(api: Handler, name: str) -> None:
+    assert header(ask(api, f"/api/v1/{name}"), "Cache-Control") == "private, no-cache"
 
 
 def test_a_diagnosis_that_breaks_is_an_error_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -109,6 +109,24 @@ def test_a_session_says_what_it_used_and_what_is_not_known(node: Node) -> None:
     assert (quiet["user"], quiet["peak_memory_bytes"], quiet["sm_mean_ratio"]) == ("alice", None, None)
 
 
+def test_on_a_gpu_that_tells_no_energy_a_session_has_none_and_not_zero(node: Node) -> None:
+    mute = gpu(2)
+    for _ in range(3):
+        state = node.run.tick({CARD: 1000, mute: None}, (process(CARD, 7), process(mute, 8)), 1.0)
+        node.page = page(snapshot(unix=node.run.clock.now_unix), state)
+    told = {one["pid"]: one for one in node.told()["sessions"]}
+    names = [name for name in told[8] if name.endswith("joules")]
+    assert len(names) == 5
+    assert {told[8][name] for name in names} == {None}
+    assert told[7]["joules"] == 0
+
+
+def test_a_cursor_with_times_beyond_all_books_finds_nothing(node: Node) -> None:
+    node.tick(process(CARD, 7))
+    told = node.told(f"cursor={cursor_of([10**100, 10**100, 0, 0])}")
+    assert (told["sessions"], told["from_books"]) == ([], True)
+
+
 @pytest.mark.parametrize(
     ("query", "pids"),
     [

@@ -87,6 +87,7 @@ def test_a_group_speaks_of_its_own_keys_alone(group: type) -> None:
 def test_what_needs_a_restart_is_no_more_than_what_must() -> None:
     assert {key for group in NODE.values() for key in reload_of(group).restart} == {
         "source",
+        "gpu_count",
         "simulator.seed",
         "simulator.speed",
         "nvidia_smi.command",

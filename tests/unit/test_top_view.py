@@ -112,7 +112,7 @@ def test_of_this_machine_it_is_said_since_when_joules_count():
 def test_the_node_that_is_not_this_machine_is_named():
     line = told(head_lines(picture(), "", Freshness(), View(), THERE, UNICODE)[0])
     assert line.startswith("gpuledger top · node-1 · ")
-    assert line.endswith(" · driver 570.1 · CUDA 12.8 · source nvml · http://node-1:9400")
+    assert line.endswith(" · http://node-1:9400 · driver 570.1 · CUDA 12.8 · source nvml")
 
 
 FRESH = [

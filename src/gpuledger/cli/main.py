@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "say of which intervals a pod's, a process's or a job's bill is made, and why",
     "pause": "have the gpuledger that runs here let the driver go, for a while",
     "resume": "have it read the driver again",
+    "agent": "scrape exporters and deliver what they tell by Prometheus remote write",
     "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }

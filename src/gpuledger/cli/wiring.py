@@ -35,8 +35,9 @@ from gpuledger.model.page import Dialect, MapHealth, Page
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
+from gpuledger.node.census import Census
 from gpuledger.node.loop import Namer, Node
-from gpuledger.node.settings import ControlSettings, NodeSettings
+from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings
 from gpuledger.outputs.addresses import Address
 from gpuledger.outputs.health import health_routes
 from gpuledger.outputs.pages import PageStore
@@ -50,6 +51,7 @@ from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.recent import STEP
 from gpuledger.web.landing import Links, landing
+from gpuledger.web.page.routes import page_routes
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
@@ -221,7 +223,10 @@ def assemble_parts(
                 store.close()
             raise
 
+    census = Census(build(CensusSettings, values).expected)
+
     def publish(page: Page) -> None:
+        census.take(page.snapshot)
         # After the books: what another program says is late, and not for them.
         parts.pages.publish(page if profiling is None else profiling.added_to(page))
         published()
@@ -299,12 +304,14 @@ def listeners_of(
     http = build(HttpSettings, values)
     common = health_routes(lambda: parts.pages.page)
     shown = build(WebSettings, values).page
-    if shown != "off":
-        links = Links(http.metrics_path, tuple(every))
-        common["/"] = landing(lambda: parts.pages.page, links, parts.clock)
+    links = Links(http.metrics_path, tuple(every))
     below = {PREFIX: not_served(shown)}
-    if shown == "full" and parts.api is not None:
-        below = {PREFIX: parts.api.handler(_terms(values, parts.source.info))}
+    if shown == "landing":
+        common["/"] = landing(lambda: parts.pages.page, links, parts.clock)
+    elif shown == "full" and parts.api is not None:
+        exact, files = page_routes(lambda: parts.pages.page, links, parts.clock)
+        common |= exact
+        below = {**files, PREFIX: parts.api.handler(_terms(values, parts.source.info))}
     try:
         return tuple(
             (address, Routes({**common, **pages.routes(http.metrics_path, names)}, below))

@@ -10,7 +10,7 @@ from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialec
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.node.settings import ControlSettings, NodeSettings, ReloadSettings
+from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
@@ -28,6 +28,7 @@ NODE: dict[str, type] = {
     "where readings come from": SourceSettings,
     "nvidia-smi": SmiSettings,
     "how often": NodeSettings,
+    "what should be there": CensusSettings,
     "where metrics are served": HttpSettings,
     "what is told": DialectSettings,
     "how dcgm tells it": DcgmSettings,

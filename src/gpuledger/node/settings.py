@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, duration, setting, text
+from gpuledger.model.settings import Reload, duration, integer, setting, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,22 @@ class NodeSettings:
         "time between readings of the driver; doubles by itself while reading takes over a fifth of it",
         flags=("--interval", "--dcgm-update-frequency"),
         metavar="DURATION",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CensusSettings:
+    """What the machine should have."""
+
+    reload: ClassVar[Reload] = Reload(restart=("gpu_count",))
+
+    expected: int = setting(
+        "gpu_count",
+        integer(0, 1024),
+        0,
+        "how many GPUs should be read (of --devices, where given); another number is said in the log; 0 "
+        "expects none in particular",
+        metavar="N",
     )
 
 

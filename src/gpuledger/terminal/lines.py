@@ -20,6 +20,7 @@ class Lines(Widget):
         self._glyphs = glyphs
         self._lines: list[Line] = []
         self._coloured = True
+        self.display = False
 
     @property
     def lines(self) -> list[Line]:

@@ -61,10 +61,10 @@ def title(picture: Picture, origin: Origin, clock: str, glyphs: Glyphs) -> Line:
     """Which node, which driver, and when."""
     parts = [
         clock,
+        origin.name if origin.remote else "",
         f"driver {picture.driver}" if picture.driver else "",
         f"CUDA {picture.cuda}" if picture.cuda else "",
         f"source {picture.source}",
-        origin.name if origin.remote else "",
     ]
     rest = f" {glyphs.dot} ".join(part for part in parts if part)
     return (

@@ -103,5 +103,5 @@ def _scrape_config(links: Links, host: str) -> str:
 
 def _refreshing(view: View) -> str:
     if view.refreshing:
-        return f'Refreshed every {_REFRESH_SECONDS} s. <a href="/?{STILL}">Stop refreshing</a>'
-    return '<a href="/">Refresh automatically</a>'
+        return f'Refreshed every {_REFRESH_SECONDS} s. <a href="{view.path}?{STILL}">Stop refreshing</a>'
+    return f'<a href="{view.path}">Refresh automatically</a>'

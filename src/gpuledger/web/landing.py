@@ -1,4 +1,4 @@
-"""The handler of `/`. The page is made from the current Page when asked, which is rarely."""
+"""The handler of the plain page. It is made from the current Page when asked, which is rarely."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ class View:
     now: float
     host: str = ""
     refreshing: bool = True
+    path: str = "/"
 
 
-def landing(current: Callable[[], Page], links: Links, clock: Clock) -> Handler:
-    """The handler of `/` for the Page that `current` gives."""
+def landing(current: Callable[[], Page], links: Links, clock: Clock, path: str = "/") -> Handler:
+    """The handler of `path` for the Page that `current` gives."""
 
     def serve(request: Request) -> Response:
         # Where nobody looks, the table of HTML entities and OpenSSL are not in memory.
         from gpuledger.web.document import render
         from gpuledger.web.style import content_security_policy
 
-        view = View(clock.unix(), request.headers.get("host", ""), request.query != STILL)
+        view = View(clock.unix(), request.headers.get("host", ""), request.query != STILL, path)
         return Response(
             body=render(current(), links, view).encode("utf-8", "replace"),
             content_type="text/html; charset=utf-8",

@@ -8,9 +8,9 @@ from typing import Final
 
 from gpuledger.model.errors import unknown
 from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.outputs.nodes import Node, read_nodes
 from gpuledger.outputs.web_config.model import ClientAuth, Pem, RateLimit, TlsConfig, WebConfig
 from gpuledger.outputs.web_config.names import CIPHERS, CURVES, HEADERS, TLS_1_3_CIPHERS, VERSIONS
-from gpuledger.outputs.web_config.nodes import Node, read_nodes
 
 _SECTIONS: Final = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 _TLS_KEYS: Final = (

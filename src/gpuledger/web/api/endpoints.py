@@ -24,7 +24,8 @@ BASE: Final = "/api/v1/"
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`schema` names what it answers (`schemas.SCHEMAS`), empty for another thing than JSON. `computed` says
-    that the answer may take a while, and can be refused with 503; `tagged` that it has an ETag.
+    that the answer may take a while, or is refused with 503 when too many want it; `tagged` that it has an
+    ETag.
     """
 
     name: str
@@ -105,6 +106,7 @@ ENDPOINTS: Final = (
         "Server-sent events: `tick` once for each new state (fetch the snapshot then), `session` when "
         "sessions began or ended; a comment when nothing is sent for 15 seconds. Who is slow skips ticks.",
         parameters=(EVENTS,),
+        computed=True,
     ),
     Endpoint("openapi.json", "This description", "OpenAPI 3.1.", "Description"),
 )

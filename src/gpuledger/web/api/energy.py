@@ -59,10 +59,12 @@ class EnergyReports:
         books: BooksAsRead,
         prices: Callable[[], Prices],
         monotonic: Callable[[], float] = time.monotonic,
+        held: float = HELD,
     ) -> None:
         self._books = books
         self._prices = prices
         self._monotonic = monotonic
+        self._longest = held
         self._made: OrderedDict[_Key, _Made] = OrderedDict()
         # A cursor of those who were here before a reload, or before a restart, must not name one of these.
         self._next = int(monotonic() * 1000) + 1
@@ -70,7 +72,7 @@ class EnergyReports:
 
     def told(self, page: Page, asked: Mapping[str, Any]) -> Words:
         """What the parameters ask for. Raises Refused."""
-        self._forget()
+        self.forget()
         place = 0
         if asked["cursor"] is None:
             made = self._newest(page, asked)
@@ -115,8 +117,14 @@ class EnergyReports:
         message = "the report that this cursor goes on with is no longer held; ask anew without cursor"
         raise Refused(404, "cursor_expired", message, "cursor")
 
-    def _forget(self) -> None:
-        oldest = self._monotonic() - HELD
+    @property
+    def holds(self) -> bool:
+        """Whether there are reports to be forgotten. From any thread."""
+        return bool(self._made)
+
+    def forget(self) -> None:
+        """Let go of reports that are no longer paged through."""
+        oldest = self._monotonic() - self._longest
         for key in [key for key, made in self._made.items() if made.at < oldest]:
             del self._made[key]
 

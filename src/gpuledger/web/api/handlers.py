@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpuledger.outputs.routes import Later, Request, Response
 from gpuledger.web.api.answers import INTERNAL, Refused, answer, packed, wants_gzip
 from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.api.endpoints import ENDPOINTS, Endpoint
-from gpuledger.web.api.energy import EnergyReports
+from gpuledger.web.api.energy import HELD, EnergyReports
 from gpuledger.web.api.health import HealthAnswers
 from gpuledger.web.api.now import Now
 from gpuledger.web.api.parameters import read_query
@@ -22,16 +23,24 @@ _LOG = logging.getLogger(__name__)
 _Asked = Mapping[str, Any]
 _Method = Callable[[Request, _Asked], Response | Later]
 
+# Streams have no end: of the server's connections some must stay for who asks and goes.
+MOST_LISTENERS: Final = 256
+
 _KEPT_BY_NOBODY = (("Cache-Control", "no-store"), ("X-Accel-Buffering", "no"))
 
 
 class Handlers:
-    """The endpoints of an Api under some terms. Used in the event loop."""
+    """The endpoints of an Api under some terms. Used in the event loop.
 
-    def __init__(self, api: Api, terms: Terms) -> None:
+    `reports` that nobody asks for any more are let go of after `held` seconds, or twice as many.
+    """
+
+    def __init__(self, api: Api, terms: Terms, held: float = HELD) -> None:
         self._api = api
+        self._held = held
+        self._forgetting: asyncio.TimerHandle | None = None
         now = Now(lambda: api.current, api.recent, terms.node, api.run)
-        self._energy = EnergyReports(api.books, lambda: terms.prices)
+        self.reports = EnergyReports(api.books, lambda: terms.prices, held=held)
         self._health = HealthAnswers(terms.diagnose, api.clock, api.workers["health"])
         self._description: bytes | None = None
         methods: dict[str, _Method] = {
@@ -69,10 +78,31 @@ class Handlers:
     def _tell_energy(self, request: Request, asked: _Asked) -> Response | Later:
         page = self._api.current[1]
         worker = self._api.workers["energy"]
-        return worker.ask(_same(request), lambda: answer(self._energy.told(page, asked), request))
+        self._forget_later()
+        return worker.ask(_same(request), lambda: answer(self.reports.told(page, asked), request))
+
+    def _forget_later(self) -> None:
+        # Of those who have gone nobody asks again: what was held for them must not stay.
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_later(self._held, self._forget)
+
+    def _forget(self) -> None:
+        self._forgetting = None
+
+        def forget() -> Response:
+            self.reports.forget()
+            return Response()
+
+        forgotten = self._api.workers["energy"].ask(self, forget)
+        if isinstance(forgotten, Response):
+            self._forget_later()
+        else:
+            forgotten.add_done_callback(lambda _: self._forget_later() if self.reports.holds else None)
 
     def _tell_events(self, _: Request, asked: _Asked) -> Response:
         limit = asked["limit"]
+        if len(self._api.events) >= MOST_LISTENERS:
+            raise Refused(503, "busy", "too many listen to events already; ask again later", retry=10)
         return Response(
             content_type="text/event-stream",
             headers=_KEPT_BY_NOBODY,

@@ -54,7 +54,7 @@ class HealthAnswers:
                 self._last = _Diagnosis(found, self._clock.unix(), self._clock.elapsed())
                 return Response()
 
-            asked = self._worker.ask("diagnosis", look)
+            asked = self._worker.ask(self, look)
             if isinstance(asked, Response):
                 return asked
             self._running = asked

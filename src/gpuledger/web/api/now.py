@@ -35,7 +35,7 @@ class Tagged:
         """The state of this number, which `make` tells."""
         # Weak: plain and gzip are the same state, not the same bytes.
         tag = f'W/"{self._run}-{number}"'
-        headers = (("Cache-Control", "no-cache"), ("ETag", tag))
+        headers = (("Cache-Control", "private, no-cache"), ("ETag", tag))
         if _has(request.headers.get("if-none-match", ""), tag):
             return Response(304, b"", JSON, (*headers, ("Vary", "Accept-Encoding")))
         made = self._made

@@ -134,11 +134,11 @@ _SESSION: Final = _object(
     sm_mean_ratio=_or_null(_RATIO),
     sm_most_ratio=_or_null(_RATIO),
     held_seconds={**_POSITIVE, "description": "There, and certainly doing nothing."},
-    joules=_JOULES,
-    measured_joules=_JOULES,
-    apportioned_joules=_JOULES,
-    low_joules=_JOULES,
-    high_joules=_JOULES,
+    joules=_or_null(_JOULES),
+    measured_joules=_or_null(_JOULES),
+    apportioned_joules=_or_null(_JOULES),
+    low_joules=_or_null(_JOULES),
+    high_joules=_or_null(_JOULES),
 )
 _NEXT: Final = {
     "type": ["string", "null"],

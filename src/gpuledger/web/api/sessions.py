@@ -47,7 +47,7 @@ def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Wor
         "version": VERSION,
         "since": which.since,
         "until": which.until,
-        "sessions": [_words(one) for one in shown],
+        "sessions": [_words(one, page.ledger.energy.totals) for one in shown],
         "next": _next(which, shown[-1]) if more else None,
         "from_books": from_books,
     }
@@ -74,7 +74,7 @@ def _range(asked: Mapping[str, Any], now: float) -> tuple[float, float, Position
         since, until, first, number = numbers_in(asked["cursor"], 4)
         if number != int(number) or not 0 <= number < 2**53:
             raise broken()
-        return since, until, (first, int(number))
+        return float(since), float(until), (float(first), int(number))
     since, until = asked["since"].unix(now), asked["until"].unix(now)
     if since > until:
         raise bad_request("since", "since is after until; nothing lies between")
@@ -85,9 +85,11 @@ def _next(which: Asked, last: Listed) -> str:
     return cursor_of([which.since, which.until, *last.position])
 
 
-def _words(one: Listed) -> Words:
+def _words(one: Listed, totals: Mapping[str, int]) -> Words:
     row = one.row
     process = row.process
+    # A Gpu of which neither energy nor power is told has no books: what was used of it is not zero.
+    booked = process.device.gpu.uuid in totals or bool(row.measured or row.apportioned or row.high)
     return {
         "id": str(row.number),
         **place_of(process.device),
@@ -102,11 +104,11 @@ def _words(one: Listed) -> Words:
         "sm_mean_ratio": _ratio(row.sm_mean),
         "sm_most_ratio": _ratio(row.sm_most),
         "held_seconds": round(row.held_seconds, 3),
-        "joules": joules(row.measured + row.apportioned),
-        "measured_joules": joules(row.measured),
-        "apportioned_joules": joules(row.apportioned),
-        "low_joules": joules(row.measured),
-        "high_joules": joules(row.high),
+        "joules": joules(row.measured + row.apportioned) if booked else None,
+        "measured_joules": joules(row.measured) if booked else None,
+        "apportioned_joules": joules(row.apportioned) if booked else None,
+        "low_joules": joules(row.measured) if booked else None,
+        "high_joules": joules(row.high) if booked else None,
     }
 
 

@@ -40,6 +40,13 @@ class Node:
         node = self._node
         return node is None or (isinstance(node, yaml.ScalarNode) and node.value in _ABSENT)
 
+    @property
+    def mapping(self) -> bool:
+        """The value is a mapping, not a text or a list."""
+        import yaml
+
+        return isinstance(self._node, yaml.MappingNode)
+
     def section(self, keys: Iterable[str]) -> dict[str, Node]:
         """A mapping's values by key, absent ones for the keys that are not there.
 
@@ -93,6 +100,14 @@ class Node:
             raise self.wrong("a text is wanted")
         return "" if self.absent else str(self._node.value)
 
+    def literal(self, default: str) -> str:
+        """A scalar as written, `default` when absent; in quotes an empty text, `~` and `null` are texts."""
+        import yaml
+
+        if isinstance(self._node, yaml.ScalarNode) and self._node.style is not None:
+            return str(self._node.value)
+        return default if self.absent else self.text()
+
     def parsed(self, parse: Callable[[object], T], default: T) -> T:
         """What `parse` makes of the text, whose ValueErrors say what is wanted; `default` when absent."""
         if self.absent:
@@ -113,15 +128,18 @@ class Node:
         return f"{self._path}.{shown}" if self._path else shown
 
 
-def read_nodes(file: Path) -> Node:
-    """The file's one document. Raises UsageError for a file that cannot be read or is no YAML."""
+def read_nodes(file: Path, what: str = "web config") -> Node:
+    """The file's one document. Raises UsageError for a file that cannot be read or is no YAML.
+
+    `what` the file is called in these errors.
+    """
     import yaml
 
     try:
         # BaseLoader: no text is taken for a number, a date or a boolean.
         node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except OSError as error:
-        raise UsageError(f"cannot read the web config {file}: {error.strerror}") from None
+        raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
     except yaml.MarkedYAMLError as error:
@@ -132,5 +150,5 @@ def read_nodes(file: Path) -> Node:
     except yaml.YAMLError as error:
         raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise UsageError(f"{file} is nested too deeply for a web config") from None
+        raise UsageError(f"{file} is nested too deeply for a {what}") from None
     return Node(node, file)

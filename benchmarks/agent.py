@@ -1,0 +1,252 @@
+"""`gpuledger agent` against Prometheus in agent mode and vmagent: the same targets, one after the other.
+
+    python benchmarks/agent.py [--profile small|large|both] [--seconds 60] [--only gpuledger,vmagent]
+
+A fifth of the values changes from scrape to scrape. Targets and receiver are another process each; what is
+measured is the agent's own CPU time and memory, after the first two intervals. `--write` puts the table
+into a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import Process, Value
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from tables import write_between
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+
+from running import free_port  # noqa: E402  (after the path is set)
+
+MARKS = ("<!-- agent: begin -->", "<!-- agent: end -->")
+MIB = 1 << 20
+AGENTS = ("gpuledger", "prometheus", "vmagent")
+PROFILES = {"small": (200, 500, 5), "large": (1000, 500, 15)}
+_VARIANTS = 20
+
+
+def pages(series: int) -> list[bytes]:
+    """Answers in a circle, each with a fifth of the values different from the one before."""
+    chance = random.Random(1)
+    heads, values = [], []
+    for number in range(series):
+        family, gpu = divmod(number, 8)
+        heads.append(
+            f'DCGM_FI_DEV_FIELD_{family}{{gpu="{gpu}",UUID="GPU-5f3a9c1e-7b2d-4e8f-9a1b-2c3d4e5f6a0{gpu}",'
+            f'device="nvidia{gpu}",modelName="NVIDIA H100 80GB HBM3",Hostname="gpu-node",pod="train-{gpu}"}}'
+        )
+        values.append(chance.randrange(10**6))
+    found = []
+    for _ in range(_VARIANTS):
+        for number in chance.sample(range(series), series // 5):
+            values[number] = chance.randrange(10**6)
+        lines = []
+        for number, (head, value) in enumerate(zip(heads, values, strict=True)):
+            if number % 8 == 0:
+                name = head.partition("{")[0]
+                lines += [f"# HELP {name} a field", f"# TYPE {name} gauge"]
+            lines.append(f"{head} {value}")
+        body = ("\n".join(lines) + "\n").encode()
+        head_bytes = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
+        )
+        found.append(head_bytes % len(body) + body)
+    return found
+
+
+def serve_targets(port: int, series: int) -> None:
+    """Every address of 127.0.0.0/8 is a target."""
+    answers = pages(series)
+
+    class Target(asyncio.Protocol):
+        turn = 0
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport, self.pending = transport, b""
+
+        def data_received(self, data: bytes) -> None:
+            self.pending += data
+            if self.pending.endswith(b"\r\n\r\n"):
+                self.pending = b""
+                self.transport.write(answers[self.turn % _VARIANTS])
+                self.turn += 1
+
+    async def run() -> None:
+        server = await asyncio.get_running_loop().create_server(Target, "0.0.0.0", port, backlog=2048)
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def serve_sink(port: int, samples: Any, requests: Any) -> None:
+    """A remote-write receiver that counts."""
+    from cramjam import snappy
+
+    def count(payload: bytes) -> int:
+        at, found = 0, 0
+        while at < len(payload):
+            found += payload[at] == 10
+            at, size, shift = at + 1, 0, 0
+            while True:
+                byte = payload[at]
+                at += 1
+                size |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            at += size
+        return found
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+                body = await reader.readexactly(length)
+                samples.value += count(bytes(snappy.decompress_raw(body)))
+                requests.value += 1
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        except (asyncio.IncompleteReadError, OSError):
+            writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(client, "127.0.0.1", port)
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+@dataclass
+class Result:
+    """Samples, CPU seconds, MiB, and the share of what should have arrived."""
+
+    agent: str
+    samples: float
+    cpu: float
+    resident: float
+    complete: float
+
+
+def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sink: str) -> list[str]:
+    """How the agent is started on these targets."""
+    port = free_port()
+    if agent == "gpuledger":
+        config: dict[str, Any] = {
+            "features": {
+                "openAgent": {
+                    "globalInterval": f"{interval}s",
+                    "targets": [
+                        {
+                            "targetName": "bench",
+                            "type": "StaticEndpoints",
+                            "endpoints": [{"address": target, "honorLabels": True} for target in targets],
+                        }
+                    ],
+                }
+            },
+            "remote_write": [{"url": sink}],
+        }
+        file = folder / "agent.yaml"
+        file.write_text(yaml.safe_dump(config))
+        words = [sys.executable, "-m", "gpuledger", "agent", "--config", str(file)]
+        return [*words, "--queue-directory", str(folder / "queue"), "--listen-address", f"127.0.0.1:{port}"]
+    config = {
+        "global": {"scrape_interval": f"{interval}s", "scrape_timeout": f"{min(10, interval)}s"},
+        "scrape_configs": [
+            {"job_name": "bench", "honor_labels": True, "static_configs": [{"targets": list(targets)}]}
+        ],
+    }
+    file = folder / "prometheus.yml"
+    if agent == "vmagent":
+        file.write_text(yaml.safe_dump(config))
+        where = [f"-remoteWrite.tmpDataPath={folder / 'queue'}", f"-httpListenAddr=127.0.0.1:{port}"]
+        return ["vmagent", f"-promscrape.config={file}", f"-remoteWrite.url={sink}", *where]
+    config["remote_write"] = [{"url": sink}]
+    file.write_text(yaml.safe_dump(config))
+    where = [f"--storage.agent.path={folder / 'wal'}", f"--web.listen-address=127.0.0.1:{port}"]
+    return ["prometheus", "--enable-feature=agent", f"--config.file={file}", *where]
+
+
+def measure(agent: str, count: int, series: int, interval: int, seconds: float) -> Result:
+    """One agent alone."""
+    samples, requests = Value("q", 0), Value("q", 0)
+    targets_port, sink_port = free_port(), free_port()
+    helpers = [
+        Process(target=serve_targets, args=(targets_port, series), daemon=True),
+        Process(target=serve_sink, args=(sink_port, samples, requests), daemon=True),
+    ]
+    for helper in helpers:
+        helper.start()
+    targets = [f"127.1.{number // 250}.{number % 250 + 1}:{targets_port}" for number in range(count)]
+    with tempfile.TemporaryDirectory() as name:
+        words = command(agent, Path(name), targets, interval, f"http://127.0.0.1:{sink_port}/write")
+        program = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            watched = psutil.Process(program.pid)
+            time.sleep(2.5 * interval + 2)
+            began, before, first = time.monotonic(), watched.cpu_times(), samples.value
+            resident = 0
+            while time.monotonic() - began < seconds:
+                time.sleep(0.5)
+                resident = max(resident, watched.memory_info().rss)
+            after, last = watched.cpu_times(), samples.value
+            took = time.monotonic() - began
+        finally:
+            program.terminate()
+            program.wait()
+            for helper in helpers:
+                helper.terminate()
+                helper.join()
+    cpu = after.user + after.system - before.user - before.system
+    # Each target tells five samples of its scrape as well.
+    wanted = took / interval * count * (series + 5)
+    return Result(agent, last - first, cpu, resident / MIB, (last - first) / wanted)
+
+
+def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Iterator[str]:
+    """A row for each profile and agent."""
+    yield "| targets x series, interval | agent | samples per CPU-second | CPU % | resident MiB | complete |"
+    yield "|---|---|---|---|---|---|"
+    for profile in profiles:
+        count, series, interval = PROFILES[profile]
+        for agent in agents:
+            found = measure(agent, count, series, interval, seconds)
+            yield (
+                f"| {count:,} x {series}, {interval} s | {agent} | {found.samples / found.cpu:,.0f} "
+                f"| {100 * found.cpu / seconds:.1f} | {found.resident:.0f} | {found.complete:.1%} |"
+            )
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--profile", choices=(*PROFILES, "both"), default="both")
+    asked.add_argument("--seconds", type=float, default=60.0, help="how long each is measured")
+    asked.add_argument("--only", default=",".join(AGENTS), help="agents, with commas between them")
+    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    given = asked.parse_args()
+    profiles = tuple(PROFILES) if given.profile == "both" else (given.profile,)
+    lines = []
+    for line in table(profiles, given.only.split(","), given.seconds):
+        print(line, flush=True)
+        lines.append(line)
+    if given.write:
+        write_between(given.write, MARKS, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+{{/* Settings that the chart gives as flags, and the value that holds each. */}}
+{{- define "gpuledger.owned" -}}
+listen_address: port or extraPorts
+metrics_path: metricsPath
+source: source
+devices: gpu.devices
+gpu_count: gpu.count
+state_dir: state.dir
+passwd_file: host.passwdFile
+web.config.file: web.config or web.existingSecret
+textfile.dir: textfile.directory
+textfile.file: textfile.file
+textfile.every: textfile.every
+{{- end -}}
+
+{{/* Settings of `config` that a running program cannot change: when one does, the pods are exchanged. */}}
+{{- define "gpuledger.restarting" -}}
+- control.socket
+- energy.zero_hold
+- host.pids
+- nvidia_smi.command
+- nvidia_smi.query_field_names
+- process.max_per_device
+- procfs
+- profiling.dcgm_exporter_period
+- profiling.dcgm_exporter_url
+- simulator.seed
+- simulator.speed
+- sysfs
+{{- end -}}
+
+{{/* The value `config`, its keys dotted. */}}
+{{- define "gpuledger.flatConfig" -}}
+{{- $out := dict -}}
+{{- include "gpuledger.flatten" (dict "in" .v.config "prefix" "" "out" $out) -}}
+{{- toYaml $out -}}
+{{- end -}}
+
+{{- define "gpuledger.flatten" -}}
+{{- $at := . -}}
+{{- range $key, $value := .in -}}
+{{- if kindIs "map" $value -}}
+{{- include "gpuledger.flatten" (dict "in" $value "prefix" (printf "%s%s." $at.prefix $key) "out" $at.out) -}}
+{{- else -}}
+{{- $_ := set $at.out (printf "%s%s" $at.prefix $key) $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The program's configuration file. */}}
+{{- define "gpuledger.config" -}}
+{{- $v := .v -}}
+{{- $made := dict "kubernetes" (dict "names" $v.kubernetes.names) -}}
+{{- with $v.kubernetes.podLabelAllowlist -}}
+{{- $_ := set $made.kubernetes "pod_label_allowlist" . -}}
+{{- end -}}
+{{- if eq .mode "daemonset" -}}
+{{- $_ := set $made "web" (dict "page" (ternary "off" $v.web.page (empty $v.web.page))) -}}
+{{- end -}}
+{{- with include "gpuledger.dialect" . -}}
+{{- $_ := set $made "dialect" (splitList "," .) -}}
+{{- end -}}
+{{- if $v.dcgm.collectors -}}
+{{- $_ := set $made "dcgm" (dict "collectors" "/etc/gpuledger/config/collectors.csv") -}}
+{{- end -}}
+{{- if and (include "gpuledger.onHost" .) (eq $v.source "smi") -}}
+{{- $_ := set $made "nvidia_smi" (dict "command" "/usr/local/nvidia/bin/nvidia-smi") -}}
+{{- end -}}
+{{- toYaml (mustMergeOverwrite $made (deepCopy $v.config)) -}}
+{{- end -}}
+
+{{/* The dialects of the metrics page or file, comma-separated; empty where the program's own choice is right. */}}
+{{- define "gpuledger.dialect" -}}
+{{- if .v.dialect -}}
+{{- join "," .v.dialect -}}
+{{- else if and (eq .mode "daemonset") (eq .v.image.variant "smi") -}}
+smi
+{{- else if eq .mode "daemonset" -}}
+{{- ternary "process,session,energy,native" "native" (or (index .v "gpu-process-exporter" "enabled") (index .v "gpu-session-monitoring" "enabled")) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Changes when the pods must be exchanged for what is not in their own specification. */}}
+{{- define "gpuledger.checksum" -}}
+{{- $seen := dict "tls" (include "gpuledger.scheme" .) -}}
+{{- if eq .mode "daemonset" -}}
+{{- $flat := include "gpuledger.flatConfig" . | fromYaml -}}
+{{- range include "gpuledger.restarting" . | fromYamlArray -}}
+{{- if hasKey $flat . -}}
+{{- $_ := set $seen . (get $flat .) -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- $_ := set $seen "config" (include "gpuledger.config" .) -}}
+{{- end -}}
+{{- toYaml $seen | sha256sum -}}
+{{- end -}}

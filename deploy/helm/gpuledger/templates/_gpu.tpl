@@ -1,0 +1,90 @@
+{{/* How a container comes by the driver. Nothing here requests a GPU, which would take one away from the workloads. */}}
+
+{{- define "gpuledger.onHost" -}}
+{{- if and (eq .v.gpuAccess.mode "host") (not .made_up) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "gpuledger.gpuEnv" -}}
+{{- $mode := .v.gpuAccess.mode -}}
+{{- if not .made_up }}
+{{- if eq $mode "env" }}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+{{- else if eq $mode "volume-list" }}
+- {name: NVIDIA_VISIBLE_DEVICES, value: /var/run/nvidia-container-devices}
+{{- else if eq $mode "cdi" }}
+- {name: NVIDIA_VISIBLE_DEVICES, value: {{ .v.gpuAccess.cdiDevice | quote }}}
+{{- end }}
+{{- if ne $mode "host" }}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- else }}
+- {name: LD_LIBRARY_PATH, value: /usr/local/nvidia/lib64}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.gpuMounts" -}}
+{{- if .made_up }}
+{{- else if eq .v.gpuAccess.mode "volume-list" }}
+- {name: gpus, mountPath: /var/run/nvidia-container-devices/all, readOnly: true}
+{{- else if include "gpuledger.onHost" . }}
+{{- if .v.gpuAccess.host.driverDir }}
+- {name: driver, mountPath: /usr/local/nvidia, readOnly: true}
+{{- else }}
+- {name: driver-library, mountPath: /usr/local/nvidia/lib64/libnvidia-ml.so.1, readOnly: true}
+{{- if include "gpuledger.needsSmi" . }}
+- {name: nvidia-smi, mountPath: /usr/local/nvidia/bin/nvidia-smi, readOnly: true}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.gpuVolumes" -}}
+{{- if .made_up }}
+{{- else if eq .v.gpuAccess.mode "volume-list" }}
+- {name: gpus, hostPath: {path: /dev/null}}
+{{- else if include "gpuledger.onHost" . }}
+{{- with .v.gpuAccess.host.driverDir }}
+- {name: driver, hostPath: {path: {{ . | quote }}, type: Directory}}
+{{- else }}
+- {name: driver-library, hostPath: {path: {{ .v.gpuAccess.host.library | quote }}, type: File}}
+{{- if include "gpuledger.needsSmi" . }}
+- {name: nvidia-smi, hostPath: {path: {{ .v.gpuAccess.host.smi | quote }}, type: File}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.needsSmi" -}}
+{{- if or .v.accounting.enable (eq .v.source "smi") -}}true{{- end -}}
+{{- end -}}
+
+{{- define "gpuledger.runtimeClass" -}}
+{{- if .v.runtimeClassName -}}
+{{- .v.runtimeClassName -}}
+{{- else if and .v.followGpuOperator.enabled (not (include "gpuledger.onHost" .)) -}}
+nvidia
+{{- end -}}
+{{- end -}}
+
+{{/* What the container may do: (dict "root" $ "capabilities" list). */}}
+{{- define "gpuledger.securityContext" -}}
+{{- $root := .root -}}
+{{- $add := .capabilities -}}
+{{- if and $root.v.sysAdmin (not (has "SYS_ADMIN" $add)) -}}
+{{- $add = append $add "SYS_ADMIN" -}}
+{{- end -}}
+{{- $capabilities := dict "drop" (list "ALL") -}}
+{{- with $add -}}
+{{- $_ := set $capabilities "add" . -}}
+{{- end -}}
+{{- $made := dict "runAsUser" 0 "readOnlyRootFilesystem" true "allowPrivilegeEscalation" false "privileged" false "capabilities" $capabilities -}}
+{{- if include "gpuledger.onHost" $root -}}
+{{- $_ := set $made "privileged" true -}}
+{{- end -}}
+{{- $made = mustMergeOverwrite $made (deepCopy $root.v.securityContext) -}}
+{{- if $made.privileged -}}
+{{- $_ := set $made "allowPrivilegeEscalation" true -}}
+{{- $_ := unset $made "capabilities" -}}
+{{- end -}}
+{{- toYaml $made -}}
+{{- end -}}

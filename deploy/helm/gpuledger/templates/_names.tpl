@@ -1,0 +1,58 @@
+{{/* Names and labels. All read .v, the whole of the values: see gpuledger.init. */}}
+
+{{- define "gpuledger.name" -}}
+{{- default .Chart.Name .v.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "gpuledger.fullname" -}}
+{{- if .v.fullnameOverride -}}
+{{- .v.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "gpuledger.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "gpuledger.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gpuledger.serviceAccount" -}}
+{{- if .v.serviceAccount.create -}}
+{{- default (include "gpuledger.fullname" .) .v.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .v.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* By which a workload's pods are chosen: (dict "root" $ "name" name "component" component). */}}
+{{- define "gpuledger.selector" -}}
+app: {{ .name }}
+app.kubernetes.io/name: {{ include "gpuledger.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* Labels of an object; the same dictionary. */}}
+{{- define "gpuledger.labels" -}}
+{{ include "gpuledger.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.v.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of objects that are no workload's. */}}
+{{- define "gpuledger.ownLabels" -}}
+{{ include "gpuledger.labels" (dict "root" . "name" (include "gpuledger.fullname" .) "component" .component) }}
+{{- end -}}
+
+{{- define "gpuledger.image" -}}
+{{- $image := .v.image -}}
+{{- with default .v.offline.registry $image.registry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{ $image.repository }}
+{{- if $image.digest -}}
+@{{ $image.digest }}
+{{- else -}}
+:{{ default .Chart.AppVersion $image.tag }}{{ with $image.variant }}-{{ . }}{{ end }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,233 @@
+{{/* What is the same for the pods of every mode: (dict "root" $ "name" workload). */}}
+
+{{- define "gpuledger.podMeta" -}}
+{{- $root := .root -}}
+labels:
+  {{- include "gpuledger.labels" (dict "root" $root "name" .name "component" $root.component) | nindent 2 }}
+  {{- with .jobPrefix }}
+  job-name-prefix: {{ . }}
+  {{- end }}
+  {{- with $root.v.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  gpuledger/restart-on: {{ include "gpuledger.checksum" $root }}
+  {{- with $root.v.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "gpuledger.podSpec" -}}
+{{- $v := .v -}}
+serviceAccountName: {{ include "gpuledger.serviceAccount" . }}
+automountServiceAccountToken: {{ has $v.kubernetes.names (list "auto" "api") }}
+{{- if $v.hostPID }}
+hostPID: true
+{{- end }}
+{{- if $v.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- with include "gpuledger.runtimeClass" . }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- if $v.priorityClass.create }}
+priorityClassName: {{ include "gpuledger.fullname" . }}
+{{- else if $v.priorityClassName }}
+priorityClassName: {{ $v.priorityClassName }}
+{{- end }}
+{{- with $v.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- $secure := dict "seccompProfile" (dict "type" "RuntimeDefault") }}
+  {{- if $v.openshift.enabled }}
+  {{- $_ := set $secure "seLinuxOptions" (dict "type" "spc_t") }}
+  {{- end }}
+  {{- toYaml (mustMergeOverwrite $secure (deepCopy $v.podSecurityContext)) | nindent 2 }}
+{{- with include "gpuledger.nodeSelector" . }}
+nodeSelector:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with $v.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "gpuledger.initContainers" . }}
+initContainers:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.nodeSelector" -}}
+{{- $wanted := deepCopy .v.nodeSelector -}}
+{{- if .v.followGpuOperator.enabled -}}
+{{- $_ := set $wanted .v.followGpuOperator.deployLabel "true" -}}
+{{- end -}}
+{{- with $wanted -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
+{{/* To the nodes that have a GPU, by any of the labels in use. */}}
+{{- define "gpuledger.affinity" -}}
+{{- if .v.affinity -}}
+{{- toYaml .v.affinity -}}
+{{- else if not (or .v.nodeSelector .made_up) -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions: [{key: nvidia.com/gpu.present, operator: In, values: ["true"]}]
+      - matchExpressions: [{key: nvidia.com/gpu, operator: In, values: ["true"]}]
+      - matchExpressions: [{key: accelerator, operator: Exists}]
+{{- end -}}
+{{- end -}}
+
+{{- define "gpuledger.initContainers" -}}
+{{- $v := .v -}}
+{{- if $v.followGpuOperator.enabled }}
+- name: wait-for-gpu-operator
+  image: {{ include "gpuledger.image" . }}
+  imagePullPolicy: {{ $v.image.pullPolicy }}
+  command: [sh, -c]
+  args:
+    - until [ -f /run/nvidia/validations/toolkit-ready ]; do echo "waiting for the GPU Operator to validate driver and toolkit"; sleep 5; done
+  env:
+    - {name: NVIDIA_VISIBLE_DEVICES, value: void}
+  securityContext:
+    runAsUser: 0
+    privileged: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {drop: [ALL]}
+  resources: {requests: {cpu: 5m, memory: 8Mi}, limits: {memory: 32Mi}}
+  volumeMounts:
+    - {name: validations, mountPath: /run/nvidia/validations, readOnly: true, mountPropagation: HostToContainer}
+{{- end }}
+{{- if and $v.accounting.enable (not .made_up) }}
+- name: enable-accounting
+  image: {{ include "gpuledger.image" . }}
+  imagePullPolicy: {{ $v.image.pullPolicy }}
+  command: [sh, -c]
+  args:
+    - PATH="/usr/local/nvidia/bin:$PATH"; nvidia-smi -am 1 || echo "accounting mode is not on for every GPU (see above); the exporter starts without"
+  env:
+    {{- include "gpuledger.gpuEnv" . | trim | nindent 4 }}
+  # The driver lets nobody without SYS_ADMIN turn it on.
+  securityContext:
+    runAsUser: 0
+    readOnlyRootFilesystem: true
+    {{- if include "gpuledger.onHost" . }}
+    privileged: true
+    {{- else }}
+    privileged: false
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL], add: [SYS_ADMIN]}
+    {{- end }}
+  resources: {requests: {cpu: 5m, memory: 32Mi}, limits: {memory: 256Mi}}
+  {{- with include "gpuledger.gpuMounts" . | trim }}
+  volumeMounts:
+    {{- . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The container, but for its name, arguments, ports, probes and resources. */}}
+{{- define "gpuledger.container" -}}
+{{- $v := .v -}}
+image: {{ include "gpuledger.image" . }}
+imagePullPolicy: {{ $v.image.pullPolicy }}
+{{- if $v.command }}
+command:
+  {{- toYaml $v.command | nindent 2 }}
+{{- else if $v.image.variant }}
+# The entrypoint of this tag has arguments of its own.
+command: [gpuledger]
+{{- end }}
+env:
+  - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+  {{- with include "gpuledger.gpuEnv" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with $v.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "gpuledger.mounts" -}}
+{{- $v := .v -}}
+- {name: config, mountPath: /etc/gpuledger/config, readOnly: true}
+- {name: run, mountPath: /run/gpuledger}
+- {name: tmp, mountPath: /tmp}
+{{- if include "gpuledger.keepsBooks" . }}
+- {name: state, mountPath: /var/lib/gpuledger}
+{{- end }}
+{{- if ne .mode "daemonset" }}
+- {name: textfile, mountPath: {{ include "gpuledger.textfileDir" . | quote }}}
+{{- end }}
+{{- if not .made_up }}
+- {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
+- {name: device-plugins, mountPath: /var/lib/kubelet/device-plugins, readOnly: true}
+{{- if has $v.kubernetes.names (list "auto" "logs") }}
+- {name: pod-logs, mountPath: /var/log/pods, readOnly: true}
+- {name: container-logs, mountPath: /var/log/containers, readOnly: true}
+{{- end }}
+{{- if $v.host.passwdFile }}
+- {name: passwd, mountPath: /etc/gpuledger/passwd, readOnly: true}
+{{- end }}
+{{- end }}
+{{- if and (eq .mode "daemonset") (include "gpuledger.webConfigSecret" .) }}
+- {name: web-config, mountPath: /etc/gpuledger/web, readOnly: true}
+{{- end }}
+{{- if and (eq .mode "daemonset") $v.web.tlsSecret }}
+- {name: tls, mountPath: /etc/gpuledger/tls, readOnly: true}
+{{- end }}
+{{- include "gpuledger.gpuMounts" . }}
+{{- with $v.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.volumes" -}}
+{{- $v := .v -}}
+- {name: config, configMap: {name: {{ include "gpuledger.fullname" . }}}}
+- {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+- {name: tmp, emptyDir: {sizeLimit: 256Mi}}
+{{- if include "gpuledger.keepsBooks" . }}
+# One writer for each book: the collector may stand beside an exporter.
+- {name: state, hostPath: {path: {{ printf "%s%s" $v.state.dir (ternary "" "/collector" (eq .mode "daemonset")) | quote }}, type: DirectoryOrCreate}}
+{{- end }}
+{{- if ne .mode "daemonset" }}
+- {name: textfile, hostPath: {path: {{ include "gpuledger.textfileDir" . | quote }}, type: DirectoryOrCreate}}
+{{- end }}
+{{- if not .made_up }}
+# Directories, not sockets and files: a kubelet that restarts makes new ones.
+- {name: pod-resources, hostPath: {path: {{ $v.kubelet.dir }}/pod-resources}}
+- {name: device-plugins, hostPath: {path: {{ $v.kubelet.dir }}/device-plugins}}
+{{- if has $v.kubernetes.names (list "auto" "logs") }}
+- {name: pod-logs, hostPath: {path: {{ $v.kubelet.podLogs }}/pods}}
+- {name: container-logs, hostPath: {path: {{ $v.kubelet.podLogs }}/containers}}
+{{- end }}
+{{- with $v.host.passwdFile }}
+- {name: passwd, hostPath: {path: {{ . | quote }}, type: File}}
+{{- end }}
+{{- end }}
+{{- if eq .mode "daemonset" }}
+{{- with include "gpuledger.webConfigSecret" . }}
+- {name: web-config, secret: {secretName: {{ . }}}}
+{{- end }}
+{{- with $v.web.tlsSecret }}
+- {name: tls, secret: {secretName: {{ . }}}}
+{{- end }}
+{{- end }}
+{{- if $v.followGpuOperator.enabled }}
+- {name: validations, hostPath: {path: {{ $v.followGpuOperator.validationsDir | quote }}}}
+{{- end }}
+{{- include "gpuledger.gpuVolumes" . }}
+{{- with $v.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "gpuledger.keepsBooks" -}}
+{{- if and .v.state.dir (ne .mode "cronjob") (not .made_up) -}}true{{- end -}}
+{{- end -}}

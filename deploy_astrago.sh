@@ -1,0 +1,1 @@
+deploy/deploy.sh

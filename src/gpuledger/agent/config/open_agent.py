@@ -1,0 +1,183 @@
+"""`features.openAgent`, as in a WhatapAgent resource: targets, and endpoints at which they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuledger.agent.config.access import AccessReader
+from gpuledger.agent.config.populate import ADDRESS, PATH, SCHEME, address_of, target_of
+from gpuledger.agent.relabel.reading import read_rules
+from gpuledger.agent.relabel.rule import Relabelling
+from gpuledger.agent.scrape.labelling import LabelLimits
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.model.errors import unknown
+from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.outputs.nodes import Node
+
+STATIC: Final = "StaticEndpoints"
+_OF_CLUSTERS: Final = ("PodMonitor", "ServiceMonitor")
+
+_TARGET_KEYS: Final = (
+    *("targetName", "type", "enabled", "namespaceSelector", "selector"),
+    *("relabelConfigs", "metricRelabelConfigs", "endpoints"),
+)
+_ENDPOINT_KEYS: Final = (
+    *("port", "address", "path", "interval", "timeout", "scheme", "params", "addNodeLabel"),
+    *("tlsConfig", "basicAuth", "authorization", "credentialsOverHttp", "followRedirects"),
+    *("honorLabels", "honorTimestamps", "metricRelabelConfigs"),
+    *("bodySizeLimit", "sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit"),
+)
+_count: Final = integer(0, 10**9)
+_interval: Final = duration(lowest=0.1)
+_DEFAULT_TIMEOUT: Final = 10.0
+_SIZES: Final = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What holds for every endpoint that does not say otherwise."""
+
+    interval: float
+    path: str
+    extra_metrics: bool
+    access: AccessReader
+
+
+def read_open_agent(node: Node, access: AccessReader) -> tuple[list[Target], int]:
+    """The targets, and how many relabelling drops. Raises UsageError naming the place and the remedy."""
+    keys = node.section(("enabled", "globalInterval", "globalPath", "extraScrapeMetrics", "targets"))
+    if not keys["enabled"].parsed(boolean, True):
+        return [], 0
+    common = _Common(
+        keys["globalInterval"].parsed(_interval, 15.0),
+        keys["globalPath"].parsed(_path, "/metrics"),
+        keys["extraScrapeMetrics"].parsed(boolean, False),
+        access,
+    )
+    found: list[Target] = []
+    dropped = 0
+    for element in keys["targets"].elements():
+        for target in _targets(element, common):
+            if target is None:
+                dropped += 1
+            else:
+                found.append(target)
+    return found, dropped
+
+
+def _targets(node: Node, common: _Common) -> list[Target | None]:
+    keys = node.section(_TARGET_KEYS)
+    name = keys["targetName"].text()
+    if not name:
+        raise keys["targetName"].wrong("is missing: it becomes the label job")
+    kind = keys["type"].text()
+    if kind not in (STATIC, *_OF_CLUSTERS):
+        raise keys["type"].wrong(str(unknown("type", kind, (STATIC, *_OF_CLUSTERS))))
+    rules = read_rules(keys["relabelConfigs"])
+    below = read_rules(keys["metricRelabelConfigs"])
+    endpoints = [_Endpoint(element, common, below) for element in keys["endpoints"].elements()]
+    if not keys["enabled"].parsed(boolean, True):
+        return []
+    if kind != STATIC:
+        raise keys["type"].wrong(
+            f"{kind} needs a cluster to find targets in, and this agent does not ask one yet; list them as "
+            f"{STATIC}, or set enabled: false"
+        )
+    for selector in ("namespaceSelector", "selector"):
+        if not keys[selector].absent:
+            raise keys[selector].wrong(f"selects nothing of {STATIC}; leave it out")
+    if not endpoints:
+        raise keys["endpoints"].wrong("is empty: at least one address is wanted")
+    return [endpoint.target(name, rules) for endpoint in endpoints]
+
+
+class _Endpoint:
+    """One entry of `endpoints`."""
+
+    def __init__(self, node: Node, common: _Common, rules: Relabelling) -> None:
+        self._node = node
+        self._keys = keys = node.section(_ENDPOINT_KEYS)
+        tls, login = (
+            common.access.tls(keys["tlsConfig"]),
+            common.access.login(keys["basicAuth"], keys["authorization"]),
+        )
+        interval = keys["interval"].parsed(_interval, common.interval)
+        timeout = keys["timeout"].parsed(_interval, min(_DEFAULT_TIMEOUT, interval))
+        if timeout > interval:
+            raise keys["timeout"].wrong(f"is longer than the interval of {interval:g} s")
+        encrypted = keys["port"].text() == "https" or not keys["tlsConfig"].absent
+        self._scheme = keys["scheme"].parsed(choice("http", "https"), "https" if encrypted else "http")
+        self._path = keys["path"].parsed(_path, common.path)
+        self._params = _params(keys["params"])
+        own = read_rules(keys["metricRelabelConfigs"])
+        self._settings = ScrapeSettings(
+            interval=interval,
+            timeout=timeout,
+            honor_labels=_honor(keys["honorLabels"]),
+            honor_timestamps=keys["honorTimestamps"].parsed(boolean, True),
+            body_limit=keys["bodySizeLimit"].parsed(_size, 0),
+            sample_limit=keys["sampleLimit"].parsed(_count, 0),
+            label_limits=LabelLimits(
+                keys["labelLimit"].parsed(_count, 0),
+                keys["labelNameLengthLimit"].parsed(_count, 0),
+                keys["labelValueLengthLimit"].parsed(_count, 0),
+            ),
+            relabelling=Relabelling((*rules.rules, *own.rules)),
+            tls=tls,
+            login=login,
+            follow_redirects=keys["followRedirects"].parsed(boolean, True),
+            credentials_over_http=keys["credentialsOverHttp"].parsed(boolean, False),
+            extra_metrics=common.extra_metrics,
+        )
+        if login is not None and self._scheme == "http" and not self._settings.credentials_over_http:
+            which = "basicAuth" if not keys["basicAuth"].absent else "authorization"
+            raise keys[which].wrong(
+                "is not sent over plain http: set scheme: https, or credentialsOverHttp: true to do it anyway"
+            )
+
+    def target(self, name: str, rules: Relabelling) -> Target | None:
+        """What the endpoint of a StaticEndpoints target is; None where relabelling drops it."""
+        if self._keys["addNodeLabel"].parsed(boolean, False):
+            raise self._keys["addNodeLabel"].wrong("an address is on no node that is known; leave it out")
+        try:
+            address = self._address()
+            found = {"job": name, ADDRESS: address, SCHEME: self._scheme, PATH: self._path}
+            return target_of(name, found, self._params, rules, self._settings)
+        except ValueError as error:
+            raise self._node.wrong(str(error)) from None
+
+    def _address(self) -> str:
+        written, port = self._keys["address"].text(), self._keys["port"]
+        if not written:
+            raise ValueError("has no address, which StaticEndpoints needs")
+        if port.absent or written != address_of(written, "http").rpartition(":")[0]:
+            return address_of(written, self._scheme)
+        return f"{written}:{port.parsed(integer(1, 65535), 0)}"
+
+
+def _path(value: object) -> str:
+    path = str(value)
+    if any(char in path for char in "?# \t") or not path.isprintable():
+        raise ValueError("a path such as /metrics is wanted (what follows a ? goes into params)")
+    return path
+
+
+def _params(node: Node) -> Mapping[str, tuple[str, ...]]:
+    return {name: tuple(value.text() for value in values.elements()) for name, values in node.items()}
+
+
+def _honor(node: Node) -> bool | None:
+    word = node.text().lower()
+    return None if word in ("", "auto") else node.parsed(boolean, False)
+
+
+def _size(value: object) -> int:
+    """Bytes, or a number with a unit of 1024s, as Prometheus takes them."""
+    written = str(value).strip()
+    unit = next((unit for unit in _SIZES if written.endswith(unit)), "")
+    digits = written.removesuffix(unit).removesuffix("B").strip()
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError("a size such as 10MB is wanted")
+    return int(digits) * _SIZES.get(unit, 1)

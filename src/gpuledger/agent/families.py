@@ -1,0 +1,264 @@
+"""The agent's own metrics: what it scrapes, what it could not, and what waits to be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gpuledger import __version__
+from gpuledger.agent.agent import AgentView
+from gpuledger.agent.scrape.state import GroupTotals
+from gpuledger.model.family import Family, FamilySpec, MetricType
+from gpuledger.outputs.remote_write.state import ReceiverState
+
+_LOOPS: Final = "the agent's scrape loops"
+_SENDERS: Final = "the agent's remote-write queues"
+
+BUILD = FamilySpec("gpuledger_agent_build_info", "info", "1, with the version.", ("version",), source=_LOOPS)
+CONFIG_OK = FamilySpec(
+    "gpuledger_agent_config_last_reload_success",
+    "gauge",
+    "1 when the configuration could be used as it was read last; 0 keeps the last good one.",
+    source="configuration",
+)
+CONFIG_AT = FamilySpec(
+    "gpuledger_agent_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "Unix time at which the configuration in force was taken.",
+    unit="seconds",
+    source="configuration",
+)
+TARGETS = FamilySpec(
+    "gpuledger_agent_targets",
+    "gauge",
+    "Targets by what their last scrape came to: up, down, or unknown before the first.",
+    ("group", "state"),
+    source=_LOOPS,
+)
+DROPPED_TARGETS = FamilySpec(
+    "gpuledger_agent_targets_dropped",
+    "gauge",
+    "Targets of the configuration that its relabelConfigs drop.",
+    source="configuration",
+)
+SERIES = FamilySpec(
+    "gpuledger_agent_series",
+    "gauge",
+    "Samples of the last scrape of each target that were left by metric relabelling, summed.",
+    ("group",),
+    source=_LOOPS,
+)
+CACHE = FamilySpec(
+    "gpuledger_agent_cache_bytes",
+    "gauge",
+    "What is remembered of the last pages, packed.",
+    ("group",),
+    unit="bytes",
+    source=_LOOPS,
+)
+
+
+def _counter(name: str, about: str, label: str) -> FamilySpec:
+    return _spec(f"{name}_total", "counter", about, label)
+
+
+def _gauge(name: str, about: str, label: str) -> FamilySpec:
+    return _spec(name, "gauge", about, label)
+
+
+def _spec(name: str, kind: MetricType, about: str, label: str) -> FamilySpec:
+    bare = name.removesuffix("_total")
+    unit = next((unit for unit in ("seconds", "bytes") if bare.endswith(f"_{unit}")), "")
+    source = _LOOPS if label == "group" else _SENDERS
+    return FamilySpec(f"gpuledger_agent_{name}", kind, about, (label,), unit, source)
+
+
+_GROUP_COUNTERS: Final[tuple[tuple[FamilySpec, Callable[[GroupTotals], float]], ...]] = (
+    (_counter("scrapes", "Scrapes that were tried.", "group"), lambda totals: totals.scrapes),
+    (
+        _counter("scrape_seconds", "Seconds that scrapes took, waiting for the target included.", "group"),
+        lambda totals: totals.seconds,
+    ),
+    (
+        _counter(
+            "missed_scrapes",
+            "Times at which a target was due while its scrape before was still running.",
+            "group",
+        ),
+        lambda totals: totals.missed,
+    ),
+    (
+        _counter(
+            "samples",
+            "Samples handed over to be delivered, staleness markers and scrape_* included.",
+            "group",
+        ),
+        lambda totals: totals.delivered,
+    ),
+    (
+        _counter(
+            "duplicate_samples",
+            "Samples left out because a series was there already on the same page.",
+            "group",
+        ),
+        lambda totals: totals.duplicates,
+    ),
+)
+FAILURES = FamilySpec(
+    "gpuledger_agent_scrape_failures_total",
+    "counter",
+    "Scrapes that gave no samples: request (no answer, or not a good one), body_limit, page (cannot be read, "
+    "or is beyond a limit), internal.",
+    ("group", "reason"),
+    source=_LOOPS,
+)
+
+_RECEIVER: Final[tuple[tuple[FamilySpec, Callable[[ReceiverState], float | None]], ...]] = (
+    (
+        _gauge(
+            "queue_samples", "Samples that were accepted and are neither delivered nor dropped.", "receiver"
+        ),
+        lambda state: state.queued_samples,
+    ),
+    (_gauge("queue_bytes", "The same in bytes, compressed.", "receiver"), lambda state: state.queued_bytes),
+    (_gauge("queue_disk_bytes", "What the queue's files take.", "receiver"), lambda state: state.disk_bytes),
+    (
+        _gauge("queue_memory_bytes", "What waits in memory because the disk does not take it.", "receiver"),
+        lambda state: state.memory_bytes,
+    ),
+    (
+        _gauge(
+            "queue_oldest_timestamp_seconds",
+            "When the oldest of what waits was accepted, unix time; absent when nothing waits.",
+            "receiver",
+        ),
+        lambda state: state.oldest,
+    ),
+    (
+        _gauge(
+            "delivered_timestamp_seconds",
+            "The youngest timestamp that was delivered, unix time; absent before the first.",
+            "receiver",
+        ),
+        lambda state: state.newest_sent,
+    ),
+    (
+        _gauge(
+            "receiver_last_success_timestamp_seconds",
+            "Unix time of the last request that the receiver took; absent before the first.",
+            "receiver",
+        ),
+        lambda state: state.last_success,
+    ),
+    (
+        _gauge("receiver_up", "0 while the last request to the receiver failed.", "receiver"),
+        lambda state: float(not state.failing),
+    ),
+    (_gauge("shards", "Queues that are delivered side by side.", "receiver"), lambda state: state.shards),
+    (
+        _counter("accepted_samples", "Samples that were put into the queue.", "receiver"),
+        lambda state: state.accepted_samples,
+    ),
+    (
+        _counter("delivered_samples", "Samples that the receiver took.", "receiver"),
+        lambda state: state.sent_samples,
+    ),
+    (
+        _counter("delivered_bytes", "Bytes of the requests that the receiver took, compressed.", "receiver"),
+        lambda state: state.sent_bytes,
+    ),
+    (
+        _counter(
+            "retried_samples",
+            "Samples that were sent in vain and were to be sent again, each time counted.",
+            "receiver",
+        ),
+        lambda state: state.retried_samples,
+    ),
+)
+DROPPED = FamilySpec(
+    "gpuledger_agent_dropped_samples_total",
+    "counter",
+    "Accepted samples that are lost, by reason.",
+    ("receiver", "reason"),
+    source=_SENDERS,
+)
+REQUESTS = FamilySpec(
+    "gpuledger_agent_requests_total",
+    "counter",
+    "Requests to the receiver by what became of them: an HTTP status, or the kind of failure.",
+    ("receiver", "result"),
+    source=_SENDERS,
+)
+
+SPECS: Final = (
+    *(BUILD, CONFIG_OK, CONFIG_AT, TARGETS, DROPPED_TARGETS, SERIES, CACHE),
+    *(spec for spec, _ in _GROUP_COUNTERS),
+    FAILURES,
+    *(spec for spec, _ in _RECEIVER),
+    *(DROPPED, REQUESTS),
+)
+
+
+def tell(view: AgentView) -> Iterator[Family]:
+    """All families of one moment."""
+    yield _one(BUILD, 1, __version__)
+    yield _one(CONFIG_OK, float(not view.error))
+    yield _one(CONFIG_AT, view.configured)
+    yield _one(DROPPED_TARGETS, view.dropped)
+    yield from _targets(view)
+    for spec, read in _GROUP_COUNTERS:
+        family = Family(spec)
+        for group, totals in view.totals.items():
+            family.add(read(totals), group)
+        yield family
+    failures = Family(FAILURES)
+    for group, totals in view.totals.items():
+        for reason in ("request", "body_limit", "page", "internal"):
+            failures.add(totals.failures.get(reason, 0), group, reason)
+    yield failures
+    yield from _receivers(view)
+
+
+def _targets(view: AgentView) -> Iterator[Family]:
+    states: dict[tuple[str, str], int] = {}
+    series: dict[str, int] = {}
+    cache: dict[str, int] = {}
+    for loop in view.loops:
+        group, state = loop.target.group, loop.state
+        word = {True: "up", False: "down", None: "unknown"}[state.up]
+        for each in ("up", "down", "unknown"):
+            states[group, each] = states.get((group, each), 0) + (each == word)
+        series[group] = series.get(group, 0) + state.counts.kept
+        cache[group] = cache.get(group, 0) + state.packed_bytes
+    targets = Family(TARGETS)
+    for (group, word), number in states.items():
+        targets.add(number, group, word)
+    yield targets
+    for spec, values in ((SERIES, series), (CACHE, cache)):
+        family = Family(spec)
+        for group, value in values.items():
+            family.add(value, group)
+        yield family
+
+
+def _receivers(view: AgentView) -> Iterator[Family]:
+    for spec, read in _RECEIVER:
+        family = Family(spec)
+        for state in view.receivers:
+            family.add(read(state), state.name)
+        yield family
+    dropped, requests = Family(DROPPED), Family(REQUESTS)
+    for state in view.receivers:
+        for reason, number in state.dropped.items():
+            dropped.add(number, state.name, reason)
+        for result, number in state.requests.items():
+            requests.add(number, state.name, result)
+    yield dropped
+    yield requests
+
+
+def _one(spec: FamilySpec, value: float, *labels: str) -> Family:
+    family = Family(spec)
+    family.add(value, *labels)
+    return family

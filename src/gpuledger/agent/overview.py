@@ -1,0 +1,152 @@
+"""The agent's page for people: every target with its state, and every receiver with what waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from html import escape
+from typing import Final
+
+from gpuledger import __version__
+from gpuledger.agent.agent import AgentView
+from gpuledger.agent.scrape.loop import TargetLoop
+from gpuledger.outputs.remote_write.state import ReceiverState
+from gpuledger.outputs.routes import Handler, Request, Response
+from gpuledger.web.style import STYLE, content_security_policy
+
+_REFRESH_SECONDS: Final = 5
+_STILL: Final = "still"
+# A page of a thousand rows is of use to nobody: those that fail come first.
+_MOST_ROWS: Final = 500
+_NEVER: Final = '<span title="not yet">\N{EN DASH}</span>'
+
+
+def overview(view: Callable[[], AgentView]) -> Handler:
+    """The handler of `/`."""
+
+    def serve(request: Request) -> Response:
+        return Response(
+            body=render(view(), refreshing=request.query != _STILL).encode("utf-8", "replace"),
+            content_type="text/html; charset=utf-8",
+            headers=(
+                ("Content-Security-Policy", content_security_policy()),
+                ("Referrer-Policy", "no-referrer"),
+                ("Cache-Control", "no-store"),
+            ),
+        )
+
+    return serve
+
+
+def render(view: AgentView, *, refreshing: bool = True) -> str:
+    """The whole document. Every text that comes from outside is escaped."""
+    refresh = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">\n' if refreshing else ""
+    other = f'<a href="/?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="/">Refresh</a>'
+    return f"""\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{refresh}<title>gpuledger agent</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<h1>gpuledger agent <small>{escape(__version__)}</small></h1>
+{_trouble(view)}<p>{_summary(view)}</p>
+</header>
+<main>
+<h2>Targets</h2>
+{_targets(view)}
+<h2>Receivers</h2>
+{_receivers(view)}
+<h2>Metrics and health</h2>
+<ul>
+<li><a href="/metrics">/metrics</a>: the same as Prometheus metrics</li>
+<li><a href="/-/healthy">/-/healthy</a>, <a href="/-/ready">/-/ready</a>: for probes</li>
+</ul>
+</main>
+<footer>{other}</footer>
+</body>
+</html>
+"""
+
+
+def _trouble(view: AgentView) -> str:
+    if not view.error:
+        return ""
+    return (
+        f'<p class="banner" role="note"><strong>The configuration cannot be used:</strong> '
+        f"{escape(view.error)}. The last good one, of {_ago(view, view.configured)}, is in force.</p>\n"
+    )
+
+
+def _summary(view: AgentView) -> str:
+    up = sum(loop.state.up is True for loop in view.loops)
+    down = sum(loop.state.up is False for loop in view.loops)
+    waiting = sum(state.queued_samples for state in view.receivers)
+    dropped = f", {view.dropped} dropped by relabelConfigs" if view.dropped else ""
+    return (
+        f"<strong>{up}</strong> of {len(view.loops)} targets up, <strong>{down}</strong> down{dropped}; "
+        f"<strong>{waiting:,}</strong> samples wait to be delivered."
+    )
+
+
+def _targets(view: AgentView) -> str:
+    if not view.loops:
+        return "<p>There are no targets.</p>"
+    loops = sorted(view.loops, key=lambda loop: loop.state.up is not False)
+    more = f"<p>{len(loops) - _MOST_ROWS:,} more are not shown.</p>" if len(loops) > _MOST_ROWS else ""
+    columns = ("Target", "State", "Group", "Last scrape", "Took", "Samples", "Every")
+    return _table("Targets", columns, (_target_row(view, loop) for loop in loops[:_MOST_ROWS])) + more
+
+
+def _target_row(view: AgentView, loop: TargetLoop) -> str:
+    state, target = loop.state, loop.target
+    word = {True: "up", False: "down", None: "not yet scraped"}[state.up]
+    why = f"<br>{escape(state.error)}" if state.error else ""
+    labels = " ".join(f"{name}={value}" for name, value in target.labels)
+    took = _NEVER if state.duration is None else f"{state.duration * 1000:.0f} ms"
+    samples = _NEVER if not state.last_success else f"{state.counts.kept:,}"
+    return (
+        f'<tr><th scope="row" title="{escape(labels)}">{escape(target.url)}</th>'
+        f'<td class="name">{word}{why}</td><td>{escape(target.group)}</td>'
+        f"<td>{_ago(view, state.last_scrape)}</td><td>{took}</td><td>{samples}</td>"
+        f"<td>{target.settings.interval:g} s</td></tr>"
+    )
+
+
+def _receivers(view: AgentView) -> str:
+    columns = ("Receiver", "State", "Waiting", "Oldest", "Delivered", "Lag", "Dropped", "On disk")
+    return _table("Receivers", columns, (_receiver_row(view, state) for state in view.receivers))
+
+
+def _receiver_row(view: AgentView, state: ReceiverState) -> str:
+    word = "failing" if state.failing else "taking" if state.last_success else "nothing sent yet"
+    why = ""
+    if state.last_error:
+        why = f"<br>{escape(state.last_error)}, {_ago(view, state.last_error_at)}"
+    lost = sum(state.dropped.values())
+    reasons = ", ".join(f"{escape(reason)} {count:,}" for reason, count in state.dropped.items() if count)
+    lag = _NEVER
+    if state.newest_accepted is not None and state.newest_sent is not None:
+        lag = f"{max(0.0, state.newest_accepted - state.newest_sent):.0f} s"
+    return (
+        f'<tr><th scope="row" title="{escape(state.url)}">{escape(state.name)}</th>'
+        f'<td class="name">{word}{why}</td><td>{state.queued_samples:,}</td>'
+        f"<td>{_ago(view, state.oldest)}</td><td>{state.sent_samples:,}</td><td>{lag}</td>"
+        f'<td title="{reasons}">{lost:,}</td><td>{state.disk_bytes / 2**20:.1f} MiB</td></tr>'
+    )
+
+
+def _table(label: str, columns: Iterable[str], rows: Iterable[str]) -> str:
+    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
+    body = "\n".join(rows)
+    return (
+        f'<div class="wide" role="region" aria-label="{label}" tabindex="0">\n<table>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
+    )
+
+
+def _ago(view: AgentView, unix: float | None) -> str:
+    return _NEVER if unix is None else f"{max(0.0, view.now - unix):.0f} s ago"

@@ -1,0 +1,230 @@
+"""Relabel rules, and what a list of them makes of a set of labels: as Prometheus does, to the letter.
+
+https://prometheus.io/docs/prometheus/latest/configuration/configuration/#relabel_config
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from hashlib import md5
+from re import ASCII
+from re import compile as compile_own
+from typing import Final, Protocol, cast
+
+import re2
+
+from gpuledger.agent.relabel.template import Match, Template
+
+Labels = MutableMapping[str, str]
+
+NAME: Final = "__name__"
+LABEL_NAME: Final = compile_own(r"[a-zA-Z_][a-zA-Z0-9_]*", ASCII)
+METRIC_NAME: Final = compile_own(r"[a-zA-Z_:][a-zA-Z0-9_:]*", ASCII)
+
+DEFAULT_SEPARATOR: Final = ";"
+DEFAULT_REGEX: Final = "(.*)"
+DEFAULT_REPLACEMENT: Final = "$1"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule as it was written, with Prometheus's defaults. Two equal ones do the same."""
+
+    action: str = "replace"
+    source_labels: tuple[str, ...] = ()
+    separator: str = DEFAULT_SEPARATOR
+    regex: str = DEFAULT_REGEX
+    modulus: int = 0
+    target_label: str = ""
+    replacement: str = DEFAULT_REPLACEMENT
+
+
+class Pattern(Protocol):
+    """What is used of a compiled expression."""
+
+    groups: int
+    groupindex: Mapping[str, int]
+
+    def search(self, text: str) -> Match | None:
+        """The first match."""
+
+
+# Changes the labels; False drops what has them.
+Step = Callable[[Labels], bool]
+
+
+class Relabelling:
+    """A list of rules, ready to be applied one after the other."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._steps = tuple(ACTIONS[rule.action](rule) for rule in self.rules)
+
+    def __bool__(self) -> bool:
+        return bool(self.rules)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Relabelling) and other.rules == self.rules
+
+    def __hash__(self) -> int:
+        return hash(self.rules)
+
+    def apply(self, labels: Labels) -> bool:
+        """Change the labels in place; False when they are dropped. A label set to nothing is gone."""
+        return all(step(labels) for step in self._steps)
+
+
+def compiled(regex: str) -> Pattern:
+    """An RE2 expression that must match the whole text. Raises ValueError with RE2's reason."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return cast("Pattern", re2.compile(f"^(?:{regex})$", options))
+    except re2.error as error:
+        reason = error.args[0] if error.args else "cannot be compiled"
+        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
+
+
+def _set(labels: Labels, name: str, value: str) -> None:
+    if value:
+        labels[name] = value
+    else:
+        labels.pop(name, None)
+
+
+def _sources(rule: Rule) -> Callable[[Labels], str]:
+    names, separator = rule.source_labels, rule.separator
+    if len(names) == 1:
+        (only,) = names
+        return lambda labels: labels.get(only, "")
+    return lambda labels: separator.join([labels.get(name, "") for name in names])
+
+
+def _template(rule: Rule, text: str) -> Template:
+    pattern = compiled(rule.regex)
+    return Template(text, pattern.groupindex, pattern.groups)
+
+
+def _replace(rule: Rule) -> Step:
+    source, search = _sources(rule), compiled(rule.regex).search
+    target, replacement = _template(rule, rule.target_label), _template(rule, rule.replacement)
+
+    def step(labels: Labels) -> bool:
+        match = search(source(labels))
+        if match is None:
+            return True
+        name, value = target.expand(match), replacement.expand(match)
+        if value and LABEL_NAME.fullmatch(name):
+            labels[name] = value
+        else:
+            # By the name as written: one with a reference in it removes nothing, as in Prometheus 2.42.
+            labels.pop(rule.target_label, None)
+        return True
+
+    return step
+
+
+def _keep(rule: Rule) -> Step:
+    source, search = _sources(rule), compiled(rule.regex).search
+    return lambda labels: search(source(labels)) is not None
+
+
+def _drop(rule: Rule) -> Step:
+    source, search = _sources(rule), compiled(rule.regex).search
+    return lambda labels: search(source(labels)) is None
+
+
+def _keep_equal(rule: Rule) -> Step:
+    source = _sources(rule)
+    return lambda labels: labels.get(rule.target_label, "") == source(labels)
+
+
+def _drop_equal(rule: Rule) -> Step:
+    source = _sources(rule)
+    return lambda labels: labels.get(rule.target_label, "") != source(labels)
+
+
+def _changed_case(change: Callable[[str], str]) -> Callable[[Rule], Step]:
+    def made(rule: Rule) -> Step:
+        source = _sources(rule)
+
+        def step(labels: Labels) -> bool:
+            _set(labels, rule.target_label, change(source(labels)))
+            return True
+
+        return step
+
+    return made
+
+
+def _hashmod(rule: Rule) -> Step:
+    source = _sources(rule)
+
+    def step(labels: Labels) -> bool:
+        digest = md5(source(labels).encode(), usedforsecurity=False).digest()
+        # Prometheus keeps the last eight bytes of the sixteen.
+        _set(labels, rule.target_label, str(int.from_bytes(digest[8:], "big") % rule.modulus))
+        return True
+
+    return step
+
+
+def _labelmap(rule: Rule) -> Step:
+    search, replacement = compiled(rule.regex).search, _template(rule, rule.replacement)
+
+    def step(labels: Labels) -> bool:
+        # In the order of the names before: where two map to one, the later stands.
+        for name, value in sorted(labels.items()):
+            match = search(name)
+            if match is not None:
+                _set(labels, replacement.expand(match), value)
+        return True
+
+    return step
+
+
+def _labels_that(*, match: bool) -> Callable[[Rule], Step]:
+    def made(rule: Rule) -> Step:
+        search = compiled(rule.regex).search
+
+        def step(labels: Labels) -> bool:
+            for name in [name for name in labels if (search(name) is not None) is match]:
+                del labels[name]
+            return True
+
+        return step
+
+    return made
+
+
+def _lower(text: str) -> str:
+    return "".join(map(_lower_letter, text))
+
+
+def _upper(text: str) -> str:
+    return "".join(map(_upper_letter, text))
+
+
+def _lower_letter(letter: str) -> str:
+    # Go maps letter by letter: one that Python makes two of has its simple mapping or stays.
+    return {"\u0130": "i"}.get(letter, letter.lower() if len(letter.lower()) == 1 else letter)
+
+
+def _upper_letter(letter: str) -> str:
+    return letter.upper() if len(letter.upper()) == 1 else letter
+
+
+ACTIONS: Final[dict[str, Callable[[Rule], Step]]] = {
+    "replace": _replace,
+    "keep": _keep,
+    "drop": _drop,
+    "keepequal": _keep_equal,
+    "dropequal": _drop_equal,
+    "hashmod": _hashmod,
+    "labelmap": _labelmap,
+    "labeldrop": _labels_that(match=True),
+    "labelkeep": _labels_that(match=False),
+    "lowercase": _changed_case(_lower),
+    "uppercase": _changed_case(_upper),
+}

@@ -1,0 +1,35 @@
+"""What the agent answers over HTTP."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+from gpuledger.agent.agent import AgentView
+from gpuledger.agent.families import tell
+from gpuledger.agent.overview import overview
+from gpuledger.exposition.negotiation import accepts_gzip, choose_format
+from gpuledger.outputs.health import HEALTHY, READY
+from gpuledger.outputs.routes import Request, Response, Routes, plain
+
+_GZIP: Final = 31
+
+
+def routes_of(view: Callable[[], AgentView]) -> Routes:
+    """The page, the metrics and the probes, which are answered as soon as it listens."""
+
+    def metrics(request: Request) -> Response:
+        form = choose_format(request.headers.get("accept", ""))
+        body = form.encode(tell(view()))
+        headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
+        if accepts_gzip(request.headers.get("accept-encoding", "")):
+            packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
+            body = packer.compress(body) + packer.flush()
+            headers += (("Content-Encoding", "gzip"),)
+        return Response(200, body, form.content_type, headers)
+
+    def well(_: Request) -> Response:
+        return plain("OK")
+
+    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: well})

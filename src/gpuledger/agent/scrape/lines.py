@@ -1,0 +1,262 @@
+"""One line of a page: what it is, exactly as the lexers of Prometheus 2.42 see it.
+
+Text 0.0.4 is generous with blanks and commas, OpenMetrics is not; both refuse a page for one bad line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isinf, isnan
+from struct import Struct
+from typing import Final, NamedTuple
+
+_DOUBLE: Final = Struct("<d")
+# The one NaN that stands for a value; the bits tell it from a staleness marker.
+NORMAL_NAN: Final = (0x7FF8000000000001).to_bytes(8, "little")
+
+_NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*+"
+_LABEL = rb"[a-zA-Z_][a-zA-Z0-9_]*+"
+_QUOTED = rb'"(?:\\.|[^\\"])*+"'
+_BLANK = rb"[ \t]*+"
+
+_TEXT_PAIR = _BLANK + _LABEL + _BLANK + b"=" + _BLANK + _QUOTED + _BLANK + b",?+"
+_TEXT_LINE: Final = re.compile(
+    _BLANK
+    + (b"(?P<series>" + _NAME + b"(?:" + _BLANK + rb"\{(?:" + _TEXT_PAIR + b")*+" + _BLANK + rb"\})?+)")
+    + (_BLANK + rb"(?P<value>[^{ \t]++)(?:[ \t]++(?P<time>-?+[0-9]++))?+" + _BLANK)
+)
+
+_PAIRS = _LABEL + b"=" + _QUOTED
+_LABELS = rb"\{(?:" + _PAIRS + b"(?:," + _PAIRS + rb")*+)?+\}"
+_OPEN_LINE: Final = re.compile(
+    (b"(?P<series>" + _NAME + b"(?:" + _LABELS + b")?+)")
+    + rb" (?P<value>[^ ]++)(?: (?!# \{)(?P<time>[^ ]++))?+"
+    + (rb"(?: # (?P<exemplar>" + _LABELS + rb") (?P<seen>[^ ]++)(?: (?P<when>[^ ]++))?+)?+")
+)
+_OPEN_COMMENT: Final = re.compile(
+    rb"# (?P<meta>HELP|TYPE|UNIT) (?P<name>" + _NAME + rb") (?P<text>.*+)", re.DOTALL
+)
+_ONLY_NAME: Final = re.compile(_NAME)
+_OUTSIDE: Final = re.compile(b"(?:" + _LABEL + b'="(?:,' + _LABEL + rb'=")*+)?+\}')
+_PAIR: Final = re.compile(b"(" + _LABEL + b")" + _BLANK + b"=" + _BLANK + rb'"((?:\\.|[^\\"])*+)"')
+_ESCAPE: Final = re.compile(r'\\([\\"n])')
+_NUMBER: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SPECIAL: Final = re.compile(rb"(?i)[+-]?inf(?:inity)?|nan")
+
+_TEXT_TYPES: Final = frozenset((b"counter", b"gauge", b"histogram", b"summary", b"untyped"))
+_OPEN_TYPES: Final = frozenset(
+    (b"counter", b"gauge", b"histogram", b"gaugehistogram", b"summary", b"info", b"stateset", b"unknown")
+)
+
+
+class BadLine(ValueError):
+    """A line that is neither a sample nor a comment of its format; the text says why."""
+
+
+class Sample(NamedTuple):
+    """A sample as its line tells it.
+
+    `series` is name and labels as written, which `labels_of` reads. `time` is the explicit timestamp in
+    milliseconds. `plain` says that the line is the series, one blank and the value, and nothing else.
+    """
+
+    series: bytes
+    value: bytes
+    time: int | None
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of pages: `ends` says whether the page must end with `# EOF`."""
+
+    name: str
+    ends: bool
+
+    def sample(self, line: bytes) -> Sample | None:
+        """The line's sample; None for a comment or a blank line. Raises BadLine."""
+        return _usual_sample(line) or (_open_sample(line) if self.ends else _text_sample(line))
+
+
+TEXT: Final = Format("text 0.0.4", ends=False)
+OPENMETRICS: Final = Format("OpenMetrics", ends=True)
+END: Final = b"# EOF"
+
+
+@lru_cache(maxsize=64)
+def format_of(content_type: str) -> Format:
+    """The format that an answer's Content-Type names; text 0.0.4 is what all others are read as."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return OPENMETRICS if media_type == "application/openmetrics-text" else TEXT
+
+
+def number(written: bytes) -> bytes:
+    """A value as the eight bytes of its double, little endian; what Go's ParseFloat refuses is refused.
+
+    Raises BadLine.
+    """
+    if _NUMBER.fullmatch(written):
+        value = float(written)
+        if isinf(value):
+            raise BadLine(f"the value {_shown(written)} is out of range")
+    elif _SPECIAL.fullmatch(written):
+        value = float(written)
+        if isnan(value):
+            return NORMAL_NAN
+    else:
+        raise BadLine(f"{_shown(written)} is no number")
+    return _DOUBLE.pack(value)
+
+
+def labels_of(series: bytes) -> dict[str, str]:
+    """The labels of a Sample's series, its name as `__name__`; empty ones are there, as empty texts.
+
+    Raises BadLine for text that is not UTF-8 and for a label that is there twice.
+    """
+    name, brace, inside = series.partition(b"{")
+    labels = {"__name__": name.strip().decode()}
+    if not brace:
+        return labels
+    parts = inside.split(b'"')
+    names = _label_names(b'"'.join(parts[::2])) if b"\\" not in inside else None
+    if names is not None:
+        try:
+            labels.update(zip(names, b'"'.join(parts[1::2]).decode().split('"'), strict=False))
+        except UnicodeDecodeError:
+            raise BadLine(f"a label of {_shown(series)} is not UTF-8") from None
+        if len(labels) <= len(names):
+            raise BadLine(f"the series {_shown(series)} has a label twice")
+        return labels
+    pairs = _PAIR.findall(inside)
+    for label, written in pairs:
+        try:
+            value = written.decode()
+        except UnicodeDecodeError:
+            raise BadLine(f"the value of the label {label.decode()} is not UTF-8") from None
+        if "\\" in value:
+            value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+        labels[label.decode()] = value
+    if len(labels) <= len(pairs):
+        raise BadLine(f"the series {_shown(series)} has a label twice")
+    return labels
+
+
+def _usual_sample(line: bytes) -> Sample | None:
+    """What nearly all lines of both formats are, found without the whole grammar; None is for the others."""
+    series, blank, written = line.rpartition(b" ")
+    if not blank or not _NUMBER.fullmatch(written):
+        return None
+    name, brace, inside = series.partition(b"{")
+    if not _is_name(name):
+        return None
+    if brace and (b"\\" in inside or _label_names(b'"'.join(inside.split(b'"')[::2])) is None):
+        return None
+    return Sample(series, number(written), None, plain=True)
+
+
+@lru_cache(maxsize=4096)
+def _is_name(name: bytes) -> bool:
+    return _ONLY_NAME.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def _label_names(outside: bytes) -> tuple[str, ...] | None:
+    """The names in what stands outside the quotes of one series, `gpu=",UUID="}`; None when it is unusual."""
+    if not _OUTSIDE.fullmatch(outside):
+        return None
+    return tuple(part.strip(",=") for part in outside.decode().split('"')[:-1])
+
+
+def _text_sample(line: bytes) -> Sample | None:
+    match = _TEXT_LINE.fullmatch(line)
+    if match is None:
+        if not line.strip(b" \t"):
+            return None
+        if line.lstrip(b" \t").startswith(b"#"):
+            _check_text_comment(line)
+            return None
+        raise BadLine(f"{_shown(line)} is no sample of {TEXT.name}")
+    series, value, time = match.group("series", "value", "time")
+    value_bytes = number(value)
+    if time is None:
+        return Sample(series, value_bytes, None, line == series + b" " + value)
+    return Sample(series, value_bytes, _milliseconds(int(time)), plain=False)
+
+
+def _check_text_comment(line: bytes) -> None:
+    words = line.strip(b" \t").replace(b"\t", b" ").split(None, 3)
+    if line.lstrip(b" \t")[1:2] not in (b" ", b"\t") or len(words) < 2 or words[1] not in (b"HELP", b"TYPE"):
+        return
+    if len(words) == 2:
+        # Followed by nothing at all it is a comment like any other.
+        if line.endswith((b" ", b"\t")):
+            raise BadLine(f"{_shown(line)} names no metric")
+        return
+    if not re.fullmatch(_NAME, words[2]):
+        raise BadLine(f"{_shown(line)} names no metric")
+    _check_meta(words[1], words[3] if len(words) > 3 else b"", _TEXT_TYPES, line)
+
+
+def _open_sample(line: bytes) -> Sample | None:
+    match = _OPEN_LINE.fullmatch(line)
+    if match is None:
+        if line.startswith(b"# "):
+            _check_open_comment(line)
+            return None
+        raise BadLine(f"{_shown(line)} is no sample of {OPENMETRICS.name}")
+    series, value, time, exemplar = match.group("series", "value", "time", "exemplar")
+    value_bytes = number(value)
+    if exemplar is not None:
+        labels_of(exemplar)
+        number(match["seen"])
+        if match["when"] is not None:
+            _seconds(match["when"])
+    if time is None:
+        return Sample(series, value_bytes, None, exemplar is None)
+    return Sample(series, value_bytes, _seconds(time), plain=False)
+
+
+def _check_open_comment(line: bytes) -> None:
+    match = _OPEN_COMMENT.fullmatch(line)
+    if match is None:
+        raise BadLine(f"{_shown(line)} is no comment of {OPENMETRICS.name}")
+    kind, name, text = match.group("meta", "name", "text")
+    if kind == b"UNIT":
+        if text and not name.endswith(b"_" + text):
+            raise BadLine(f"the unit {_shown(text)} is no suffix of {name.decode()}")
+        return
+    _check_meta(kind, text, _OPEN_TYPES, line)
+
+
+def _check_meta(kind: bytes, text: bytes, types: frozenset[bytes], line: bytes) -> None:
+    if kind == b"TYPE" and text not in types:
+        raise BadLine(f"{_shown(line)} has a type that is none")
+    if kind == b"HELP":
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            raise BadLine(f"{_shown(line)} is not UTF-8") from None
+
+
+def _seconds(written: bytes) -> int:
+    """Milliseconds of a timestamp in seconds, cut off as Go does."""
+    if not _NUMBER.fullmatch(written):
+        raise BadLine(f"{_shown(written)} is no timestamp")
+    seconds = float(written)
+    if isinf(seconds):
+        raise BadLine(f"{_shown(written)} is no timestamp")
+    return _milliseconds(int(seconds * 1000))
+
+
+def _milliseconds(time: int) -> int:
+    if not -(2**63) <= time < 2**63:
+        raise BadLine("a timestamp is out of range")
+    return time
+
+
+def _shown(text: bytes) -> str:
+    """What is wrong, so much of it as fits in a line of log."""
+    shown = text if len(text) <= 80 else text[:77] + b"..."
+    return repr(shown.decode("utf-8", "backslashreplace"))

@@ -1,0 +1,211 @@
+"""Scrapes one target, beat by beat, and hands over what it told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpuledger.agent.scrape.access import TargetAccess
+from gpuledger.agent.scrape.answer import ScrapeFailed
+from gpuledger.agent.scrape.client import Client, Request
+from gpuledger.agent.scrape.labelling import Delivery, Labelling, timed
+from gpuledger.agent.scrape.lines import format_of
+from gpuledger.agent.scrape.pages import PageError, Pages
+from gpuledger.agent.scrape.reader import Samples
+from gpuledger.agent.scrape.report import Report
+from gpuledger.agent.scrape.settings import Target
+from gpuledger.agent.scrape.state import GroupTotals, TargetState
+from gpuledger.agent.scrape.timing import Beat
+from gpuledger.exposition.remote_write import timestamp_tail
+from gpuledger.model.source import Clock
+from gpuledger.outputs.remote_write.block import Block
+
+log = logging.getLogger("gpuledger.agent")
+
+# On a page of gpuledger's or of dcgm-exporter's, whose own labels say whose GPU a series is about.
+_OWN_LABELS: Final = (b"DCGM_FI_", b"\ngpuledger_", b"\ngpu_process_", b"\nmy_gpu_process_")
+
+# Takes a block for the receivers of these names; None is all of them.
+Accept = Callable[[Block, Collection[str] | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """To whom samples go. `receivers` get what `delivery` makes of them, None being all there are; the
+    `others` are receivers with rules of their own.
+    """
+
+    delivery: Delivery
+    receivers: frozenset[str] | None = None
+    others: tuple[tuple[Delivery, frozenset[str]], ...] = ()
+
+
+class TargetLoop:
+    """Used by the event loop's thread alone. `accept` gets each scrape's samples at once, and never waits."""
+
+    def __init__(
+        self,
+        target: Target,
+        deliveries: Deliveries,
+        accept: Accept,
+        clock: Clock,
+        access: TargetAccess | None = None,
+        totals: GroupTotals | None = None,
+    ) -> None:
+        settings = target.settings
+        self.target = target
+        self.state = TargetState()
+        self.totals = totals or GroupTotals()
+        self._deliveries = deliveries
+        self._accept = accept
+        self._clock = clock
+        labelling = Labelling(
+            dict(target.labels),
+            settings.relabelling,
+            settings.label_limits,
+            deliveries.delivery,
+            [delivery for delivery, _ in deliveries.others],
+        )
+        self._pages = Pages(labelling, honor_timestamps=settings.honor_timestamps)
+        self._report = Report(labelling, settings)
+        self._request = Request(
+            target.url,
+            settings.timeout,
+            settings.body_limit,
+            settings.follow_redirects,
+            settings.tls.server_name,
+            settings.credentials_over_http,
+        )
+        self._client = Client(self._request, access)
+        self._honor = bool(settings.honor_labels)
+        self._shard = target.digest & 0xFFFFFFFF
+        self._ending: list[bytes] = []
+        self.beat = Beat(settings.interval, target.digest)
+        self.due: int | None = None
+
+    async def run(self) -> None:
+        """Scrape on every beat until cancelled; a scrape that takes longer than that misses beats."""
+        try:
+            while True:
+                before, self.due = self.due, self.beat.next(self._clock.unix(), self.due)
+                if before is not None:
+                    self.totals.missed += max(0, self.beat.between(before, self.due) - 1)
+                await asyncio.sleep(max(0.0, self.due / 1000 - self._clock.unix()))
+                await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def inherit(self, other: TargetLoop) -> None:
+        """Go on where another loop of the same target stood: what this one does not tell has ended."""
+        self._pages.inherit(other._pages)
+        mine = set(self._report.prefixes)
+        gone = [entry for entry in other._report.ends() if entry[:-8] not in mine]
+        self._ending = other._ending + gone
+        self.due = other.due if other.target.settings.interval == self.target.settings.interval else None
+
+    async def scrape(self, milliseconds: int) -> None:
+        """One scrape, told at that timestamp."""
+        began = self._clock.elapsed()
+        self.state.last_scrape = milliseconds / 1000
+        samples, reason, error, size = Samples(), "", "", 0
+        try:
+            answer = await self._client.fetch()
+            body = answer.page(self._request.body_limit)
+            size = len(body)
+            samples = self._pages.take(
+                body,
+                format_of(answer.headers.get("content-type", "")),
+                honor=self._honors(body),
+                limit=self.target.settings.sample_limit,
+            )
+        except ScrapeFailed as failure:
+            reason, error = "body_limit" if failure.oversized else "request", str(failure)
+            size = -1 if failure.oversized else 0
+        except PageError as failure:
+            reason, error = "page", str(failure)
+            samples = Samples(failure.counts)
+        except Exception:
+            # A defect met on one page must not end the scraping of its target.
+            log.exception("the scrape of %s failed", self.target.url)
+            reason, error = "internal", "internal error; the log of gpuledger agent has the reason"
+        if reason:
+            samples.entries = self._pages.end()
+        seconds = self._clock.elapsed() - began
+        self._note(samples, reason, error, size, seconds)
+        report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
+        ending, self._ending = self._ending, []
+        self._deliver(samples.entries + ending + report, samples.timed, milliseconds)
+
+    def end(self, milliseconds: int) -> None:
+        """Mark everything of this target as ended: it is scraped no more."""
+        self._deliver(self._pages.end() + self._ending + self._report.ends(), [], milliseconds)
+
+    def _honors(self, body: bytes) -> bool:
+        if not self._honor and self.target.settings.honor_labels is None:
+            # For good, once seen: a page that lacks its GPUs for a while is still that exporter's.
+            self._honor = any(mark in body for mark in _OWN_LABELS)
+        return self._honor
+
+    def _note(self, samples: Samples, reason: str, error: str, size: int, seconds: float) -> None:
+        state, totals = self.state, self.totals
+        totals.scrapes += 1
+        totals.seconds += seconds
+        totals.duplicates += samples.duplicates
+        if reason:
+            totals.failures[reason] = totals.failures.get(reason, 0) + 1
+        else:
+            state.last_success = state.last_scrape
+        if error and error != state.error:
+            log.warning("%s of %s: %s", self.target.url, self.target.group, error)
+        elif state.up is False and not error:
+            log.info("%s of %s: answers again", self.target.url, self.target.group)
+        if samples.duplicates and not state.duplicates:
+            log.warning("%s tells series twice; the first of each counts", self.target.url)
+        state.up, state.error, state.duration = not reason, error, seconds
+        state.counts, state.body_bytes = samples.counts, size if size > 0 else None
+        state.duplicates = samples.duplicates
+        state.packed_bytes = self._pages.packed_bytes
+
+    def _deliver(
+        self, entries: list[bytes], own_time: list[tuple[bytes, bytes, int]], milliseconds: int
+    ) -> None:
+        deliveries = self._deliveries
+        if deliveries.receivers is None or deliveries.receivers:
+            self._hand_over(entries, own_time, milliseconds, deliveries.receivers)
+        labelling = self._pages.labelling
+        for number, (_, receivers) in enumerate(deliveries.others):
+            times = [time for _, _, time in own_time]
+            theirs = [labelling.routed(number, [prefix + value]) for prefix, value, _ in own_time]
+            told = [
+                (found[0][:-8], found[0][-8:], time)
+                for found, time in zip(theirs, times, strict=True)
+                if found
+            ]
+            self._hand_over(labelling.routed(number, entries), told, milliseconds, receivers)
+        labelling.forget([*entries, *(prefix + value for prefix, value, _ in own_time)])
+
+    def _hand_over(
+        self,
+        entries: Sequence[bytes],
+        own_time: Sequence[tuple[bytes, bytes, int]],
+        milliseconds: int,
+        receivers: Collection[str] | None,
+    ) -> None:
+        if not entries and not own_time:
+            return
+        self.totals.delivered += len(entries) + len(own_time)
+        tail = timestamp_tail(milliseconds)
+        payload = tail.join(entries) + tail if entries else b""
+        times = [milliseconds] if entries else []
+        if own_time:
+            payload += b"".join([timed(*sample) for sample in own_time])
+            times += [time for _, _, time in own_time]
+        count = len(entries) + len(own_time)
+        self._accept(Block(self._shard, payload, count, min(times), max(times)), receivers)

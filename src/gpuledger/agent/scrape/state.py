@@ -1,0 +1,40 @@
+"""What is known of the scraping, for the page and for the agent's own metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuledger.agent.scrape.reader import Counts
+
+
+@dataclass(slots=True)
+class TargetState:
+    """One target as it was scraped last; changed in place by its loop. `up` None: not scraped yet. Times are
+    unix seconds.
+    """
+
+    up: bool | None = None
+    error: str = ""
+    last_scrape: float | None = None
+    last_success: float | None = None
+    duration: float | None = None
+    counts: Counts = field(default_factory=Counts)
+    body_bytes: int | None = None
+    packed_bytes: int = 0
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class GroupTotals:
+    """What the targets of one group have come to since the start, those that are gone included.
+
+    `failures` counts scrapes by reason, `missed` beats on which the scrape before was still running,
+    `delivered` samples handed over, markers included, `duplicates` samples that a page told twice.
+    """
+
+    scrapes: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    seconds: float = 0.0

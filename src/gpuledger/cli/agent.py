@@ -1,0 +1,157 @@
+"""`gpuledger agent`: scrapes exporters and delivers what they tell to Prometheus remote-write receivers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from os import environ
+from pathlib import Path
+
+from gpuledger import __version__
+from gpuledger.agent.agent import Agent
+from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.agent.routes import routes_of
+from gpuledger.agent.settings import AgentSettings
+from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.logs import set_up
+from gpuledger.cli.main import no_words
+from gpuledger.config.agent import AGENT
+from gpuledger.config.assemble import assemble
+from gpuledger.config.settings import LogSettings
+from gpuledger.config.watch import FileWatch
+from gpuledger.host.clock import SystemClock
+from gpuledger.ledger.store.place import state_dir
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.settings import build
+from gpuledger.outputs.connection import Connection
+from gpuledger.outputs.http import HttpServer, Speaker
+
+log = logging.getLogger("gpuledger.agent")
+
+_ABOUT = """\
+Scrape exporters (this one, dcgm-exporter, any that Prometheus can scrape), relabel what they tell, and
+deliver it by Prometheus remote write. What cannot be delivered now waits on disk.
+"""
+_EXAMPLES = """\
+examples:
+  gpuledger agent --config agent.yaml                 what agent.yaml says, anew whenever it changes
+  gpuledger agent --config agent.yaml --queue-directory /var/lib/gpuledger/remote-write
+
+agent.yaml:
+  features:
+    openAgent:
+      globalInterval: 15s
+      targets:
+        - targetName: gpu-nodes
+          type: StaticEndpoints
+          endpoints:
+            - address: gpu-node-1:9400
+  remote_write:
+    - url: http://prometheus:9090/api/v1/write
+
+then:
+  curl -s localhost:9401/metrics                      what it scrapes and delivers, in numbers
+  xdg-open http://localhost:9401/                     the same for people
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Scrape and deliver until SIGTERM or SIGINT."""
+    groups = AGENT.values()
+    given = parse(parser("agent", _ABOUT, _EXAMPLES, AGENT), groups, arguments, environ)
+    no_words("agent", given.words)
+    if given.config is None:
+        raise UsageError(
+            "the agent needs --config FILE: what it scrapes, and for whom; see gpuledger agent --help"
+        )
+    # The file is the agent's own: what is set about the program itself stands in flags and variables.
+    values = assemble(groups, given.flags, environ, None)
+    set_up(build(LogSettings, values))
+    return asyncio.run(_serve(given.config, build(AgentSettings, values)))
+
+
+async def _serve(file: Path, settings: AgentSettings) -> int:
+    clock = SystemClock()
+    watch = FileWatch((file,))
+    agent = Agent(read_agent_config(file, environ), _queues(settings, environ), clock)
+    _allow_many_connections()
+    server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
+    told, nudged = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    loop.add_signal_handler(signal.SIGHUP, nudged.set)
+    # Port first: who cannot listen must not have opened the queues.
+    await server.start()
+    try:
+        agent.start()
+        _greet(agent, server)
+        reloading = asyncio.create_task(_reload(file, agent, watch, settings.look_interval, nudged))
+        await told.wait()
+        log.info("stopping")
+        reloading.cancel()
+        await agent.stop(settings.drain)
+    finally:
+        await server.stop()
+    return 0
+
+
+async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudged: asyncio.Event) -> None:
+    """Take the configuration anew when it has changed or SIGHUP has come; a bad one changes nothing."""
+    while True:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(nudged.wait(), every or None)
+        if not nudged.is_set() and not watch.look():
+            continue
+        nudged.clear()
+        states = watch.states((file,))
+        try:
+            await agent.become(read_agent_config(file, environ))
+        except GpuledgerError as error:
+            if str(error) != agent.error:
+                log.error("%s; the configuration of before stays in force", error)
+            agent.error = str(error)
+        else:
+            log.info("the configuration %s was read anew", file)
+        watch.take(states)
+
+
+def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:
+    if settings.queue_directory:
+        return Path(settings.queue_directory)
+    named = environment.get("GPULEDGER_STATE_DIR", "")
+    if named == "none":
+        raise UsageError("what waits to be delivered needs a place: give --queue-directory")
+    try:
+        return state_dir(named, environment) / "remote-write"
+    except OSError as error:
+        raise UsageError(
+            f"no directory for what waits to be delivered ({error.strerror}): give --queue-directory"
+        ) from None
+
+
+def _speaker(settings: AgentSettings, clock: SystemClock) -> Speaker:
+    if not settings.web_config:
+        return Connection
+    from gpuledger.outputs.web_config.web import Web
+
+    return Web(Path(settings.web_config), clock).speaker
+
+
+def _allow_many_connections() -> None:
+    """Each target is a connection that stays open; the usual soft limit ends at a thousand."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _greet(agent: Agent, server: HttpServer) -> None:
+    view = agent.view()
+    log.info("gpuledger %s, %d targets, %d receivers", __version__, len(view.loops), len(view.receivers))
+    for address in server.addresses:
+        log.info("listening on %s port %d", address.host or "every address", address.port)

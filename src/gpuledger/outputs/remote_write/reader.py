@@ -1,0 +1,167 @@
+"""Reading a queue's records one after the other, whatever has become of the files meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from gpuledger.outputs.remote_write.record import HEADER_BYTES, MAGIC, Record, Sums, length_at, record_at
+from gpuledger.outputs.remote_write.segments import Segment, Segments, parted, place
+
+_CHUNK: Final = 256 << 10
+
+
+class Reader:
+    """Stands at a place and goes forward. What cannot be read is passed over, and counted.
+
+    `lost` and `corrupt_records` are what was passed over since somebody set them back: how much it held, as
+    far as the segment's sums tell, and how many places they were.
+    """
+
+    def __init__(self, segments: Segments, where: int) -> None:
+        self._segments = segments
+        self._number, self._offset = parted(where)
+        self._seen = segments.sums_before(where)
+        self._file: Path | None = None
+        self._handle = -1
+        self._buffer = b""
+        self._buffer_at = 0
+        self.lost = Sums()
+        self.corrupt_records = 0
+
+    @property
+    def where(self) -> int:
+        """The place of the next record."""
+        return place(self._number, self._offset)
+
+    def next(self) -> tuple[int, Record] | None:
+        """The next record and its place; None when all have been read."""
+        while (segment := self._segment()) is not None:
+            if self._offset >= segment.size:
+                if segment is self._segments.all[-1]:
+                    return None
+                self._leave(segment)
+                continue
+            found = self._read(segment)
+            if found is not None:
+                self._seen = self._seen.plus(found[1])
+                return found
+        return None
+
+    def jump(self, start: int, record: Record) -> bool:
+        """Pass over the record just written at `start`, if it is the next; answers whether it was."""
+        if self.where != start:
+            if parted(start)[1] or not self._left_all_but_last():
+                return False
+            self._enter(parted(start)[0])
+        self._offset = self._segments.all[-1].size
+        self._seen = self._seen.plus(record)
+        return True
+
+    def unread(self, segment: Segment) -> Sums:
+        """What of a segment has not been read yet."""
+        if segment.number > self._number:
+            return segment.sums
+        if segment.number < self._number:
+            return Sums()
+        return _minus(segment.sums, self._seen)
+
+    def leave(self, segment: Segment) -> None:
+        """Go on behind a segment that is taken away."""
+        if segment.number == self._number:
+            self._enter(segment.number + 1)
+
+    def finish(self, segment: Segment) -> None:
+        """Go on behind a segment of which nothing is left to deliver."""
+        if segment.number == self._number:
+            self._leave(segment)
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle, self._file, self._buffer = -1, None, b""
+
+    def _left_all_but_last(self) -> bool:
+        """Leave the last segment but one, if all of it has been read; answers whether it had been."""
+        if len(self._segments.all) > 1:
+            before = self._segments.all[-2]
+            if self._number < before.number or (self._number == before.number and self._offset < before.size):
+                return False
+            if self._number == before.number:
+                self._leave(before)
+        return True
+
+    def _segment(self) -> Segment | None:
+        for segment in self._segments.all:
+            if segment.number >= self._number:
+                if segment.number > self._number:
+                    self._enter(segment.number)
+                return segment
+        return None
+
+    def _enter(self, number: int) -> None:
+        if number != self._number:
+            self.close()
+            self._number, self._offset, self._seen = number, 0, Sums()
+
+    def _leave(self, segment: Segment) -> None:
+        missing = _minus(segment.sums, self._seen)
+        self.lost = Sums(
+            self.lost.blocks + missing.blocks,
+            self.lost.samples + missing.samples,
+            self.lost.bytes + missing.bytes,
+        )
+        self._enter(segment.number + 1)
+
+    def _read(self, segment: Segment) -> tuple[int, Record] | None:
+        """The record here, or the first one behind what is none; None at the segment's end."""
+        try:
+            self._need(segment, HEADER_BYTES)
+            length = length_at(self._buffer, self._offset - self._buffer_at)
+            if length and self._offset + length <= segment.size:
+                self._need(segment, length)
+                record = record_at(self._buffer, self._offset - self._buffer_at)
+                if record is not None:
+                    start = self.where
+                    self._offset += length
+                    return start, record
+            self.corrupt_records += 1
+            self._offset = self._next_whole(segment)
+        except (OSError, EOFError):
+            # The disk gives it no more, or somebody took the file away.
+            self.corrupt_records += 1
+            self._offset = segment.size
+        return None
+
+    def _need(self, segment: Segment, length: int) -> None:
+        """Have so many bytes from here on in the buffer."""
+        ahead = self._buffer_at + len(self._buffer) - self._offset
+        if self._offset >= self._buffer_at and ahead >= length:
+            return
+        if self._handle < 0 or self._file != segment.file:
+            self.close()
+            self._handle = os.open(segment.file, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = segment.file
+        most = min(max(_CHUNK, length), segment.size - self._offset)
+        self._buffer, self._buffer_at = os.pread(self._handle, most, self._offset), self._offset
+        if len(self._buffer) < length:
+            raise EOFError
+
+    def _next_whole(self, segment: Segment) -> int:
+        """Where the next whole record begins behind a broken one; the segment's end if there is none."""
+        self._need(segment, segment.size - self._offset)
+        at = self._offset - self._buffer_at
+        while (at := self._buffer.find(MAGIC, at + 1)) >= 0:
+            if len(self._buffer) - at >= HEADER_BYTES and record_at(self._buffer, at) is not None:
+                return self._buffer_at + at
+        return segment.size
+
+
+def _minus(all_: Sums, some: Sums) -> Sums:
+    return Sums(
+        max(0, all_.blocks - some.blocks),
+        max(0, all_.samples - some.samples),
+        max(0, all_.bytes - some.bytes),
+    )

@@ -1,0 +1,83 @@
+"""Secrets as they are now, for whoever sends them: texts, and files that are read anew when they change."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
+from gpuledger.outputs.remote_write.settings import Login, Secret
+
+# Seconds between two looks at the files.
+_EVERY: Final = 1.0
+_Signature = tuple[int, ...] | None
+
+
+class Watched:
+    """Files that somebody has read. `changed` is asked before each use, and looks once a second at most."""
+
+    def __init__(self, secrets: Iterable[Secret], clock: Clock) -> None:
+        self._files = tuple(secret.file for secret in secrets if secret.file is not None)
+        self._clock = clock
+        self._looked = -_EVERY
+        self._signatures: dict[Path, _Signature] | None = None
+
+    def changed(self) -> bool:
+        """Whether they are to be read (anew): the first time, and whenever one of them is another file.
+
+        Links are followed, so that a Secret that the kubelet swaps is a change.
+        """
+        now = self._clock.elapsed()
+        if self._signatures is not None and now - self._looked < _EVERY:
+            return False
+        self._looked = now
+        # Before the reading: what changes meanwhile is seen the next time.
+        found = {file: _signature(file) for file in self._files}
+        if found == self._signatures:
+            return False
+        self._signatures = found
+        return True
+
+
+def authorization(login: Login) -> str:
+    """The value of the Authorization header. Raises GpuledgerError."""
+    if login.scheme == "Basic" and not login.user.absent:
+        password = "" if login.credentials.absent else text_of(login.credentials, "password").strip()
+        pair = f"{text_of(login.user, 'username').strip()}:{password}"
+        return f"Basic {b64encode(pair.encode()).decode()}"
+    return f"{login.scheme} {line_of(login.credentials, 'credentials')}"
+
+
+def line_of(secret: Secret, what: str) -> str:
+    """A Secret as the value of a header. `what` it is called in errors. Raises GpuledgerError."""
+    text = text_of(secret, what).strip()
+    if not text.isprintable() or not text.isascii():
+        raise GpuledgerError(f"{name_of(secret, what)}: one line of ASCII is wanted")
+    return text
+
+
+def text_of(secret: Secret, what: str) -> str:
+    """What the Secret is now. Raises GpuledgerError, which names the file and not what is in it."""
+    if secret.file is None:
+        return secret.text
+    try:
+        return secret.file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise GpuledgerError(f"the {what} file {secret.file} cannot be read: {why}") from None
+
+
+def name_of(secret: Secret, what: str) -> str:
+    """The Secret in an error: where it is, not what it is."""
+    return str(secret.file) if secret.file is not None else f"the inline {what}"
+
+
+def _signature(file: Path) -> _Signature:
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,34 @@
+// What is told of a process, column by column: its words, and by what it is sorted.
+import { bytes, duration, joules, percent, watts } from "./format.js";
+import { place } from "./names.js";
+
+const name = (field) => ({ name: true, text: (row) => row[field] || "", sort: (row) => row[field] || null });
+const number = (field, write) => ({ number: true, text: (row) => write(row[field]), sort: (row) => row[field] });
+
+// Width: as the tracks of a grid. `asked`: shown only where some row has a value.
+export const COLUMNS = [
+  { id: "gpu", label: "GPU", width: "5.2rem", text: (row) => place(row), sort: placeOrder },
+  { id: "namespace", label: "Namespace", width: "minmax(7rem, 1fr)", asked: true, ...name("namespace") },
+  { id: "pod", label: "Pod", width: "minmax(8rem, 2fr)", asked: true, ...name("pod") },
+  { id: "container", label: "Container", width: "minmax(6rem, 1fr)", asked: true, alone: true, ...name("container") },
+  { id: "job", label: "Job", width: "minmax(5rem, 1fr)", asked: true, ...name("job") },
+  { id: "user", label: "User", width: "minmax(6rem, 1fr)", asked: true, ...name("user") },
+  { id: "command", label: "Command", width: "minmax(7rem, 1.4fr)", ...name("command") },
+  { id: "pid", label: "PID", width: "5.5rem", number: true, text: (row) => (row.pid === null ? "" : String(row.pid)), sort: (row) => row.pid },
+  { id: "memory", label: "Memory", width: "6rem", ...number("memory_bytes", bytes) },
+  { id: "sm", label: "SM", width: "4.6rem", ...number("sm_ratio", percent) },
+  { id: "watts", label: "Power", width: "5rem", ...number("power_watts", watts) },
+  { id: "joules", label: "Energy", width: "6rem", ...number("joules", joules) },
+  { id: "age", label: "Age", width: "6.6rem", number: true, text: ageText, sort: (row) => (row.start_unix === null ? null : -row.start_unix) },
+];
+
+/** Devices in the order of their numbers. */
+export function placeOrder(row) {
+  const numbers = place(row).split(/\D+/).map(Number);
+  return numbers.reduce((order, part) => order * 1000 + part, 0) * 1000 ** (3 - numbers.length);
+}
+
+function ageText(row, now) {
+  if (row.start_unix === null) return "\u2013";
+  return (row.start_exact ? "" : "\u2265 ") + duration(now - row.start_unix);
+}

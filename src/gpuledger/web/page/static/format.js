@@ -1,0 +1,105 @@
+// Numbers and times as people read them. What was not told is a word or a dash, never a zero.
+
+export const NOT_TOLD = "not told";
+export const DASH = "\u2013";
+const SPACE = "\u00a0";
+
+const formats = new Map();
+
+/** A number with so many digits behind the point. */
+export function fixed(value, digits = 0) {
+  if (!formats.has(digits)) {
+    formats.set(digits, new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  }
+  return formats.get(digits).format(value);
+}
+
+/** About three digits; small numbers keep more of them. */
+function short(value) {
+  const size = Math.abs(value);
+  return fixed(value, size >= 99.95 || value === 0 ? 0 : size >= 9.995 ? 1 : 2);
+}
+
+function scaled(value, base, units) {
+  let step = 0;
+  while (step < units.length - 1 && Math.abs(value) >= base * 0.9995) {
+    value /= base;
+    step += 1;
+  }
+  return short(value) + SPACE + units[step];
+}
+
+const told = (form) => (value, absent = DASH) => (value === null || value === undefined ? absent : form(value));
+
+export const percent = told((ratio) => `${fixed(ratio * 100)}${SPACE}%`);
+export const watts = told((value) => (value >= 9999.5 ? scaled(value, 1000, ["W", "kW", "MW"]) : `${fixed(value, value < 9.95 && value > 0 ? 1 : 0)}${SPACE}W`));
+export const joules = told((value) => scaled(value, 1000, ["J", "kJ", "MJ", "GJ", "TJ"]));
+export const celsius = told((value) => `${fixed(value)}${SPACE}\u00b0C`);
+export const bytes = told((value) =>
+  value < 1024 ? `${fixed(value)}${SPACE}B` : scaled(value / 1024, 1024, ["KiB", "MiB", "GiB", "TiB"]),
+);
+
+/** A part of a whole in the whole's unit: 71 / 80 GiB. */
+export function bytesOf(part, whole) {
+  if (part === null) return NOT_TOLD;
+  if (whole === null) return bytes(part);
+  const unit = whole >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
+  const digits = (value) => (value === 0 || value / unit[1] >= 99.95 ? 0 : 1);
+  return `${fixed(part / unit[1], digits(part))} / ${fixed(whole / unit[1], whole / unit[1] >= 10 ? 0 : 1)}${SPACE}${unit[0]}`;
+}
+
+export const wattsOf = (part, whole) => (part === null ? NOT_TOLD : whole === null ? watts(part) : `${fixed(part)} / ${fixed(whole)}${SPACE}W`);
+export const gpuHours = told((seconds) => short(seconds / 3600));
+export const count = told((value) => fixed(value));
+
+/** Energy of hours and days. */
+export const energy = told((value) => scaled(value / 3600, 1000, ["Wh", "kWh", "MWh", "GWh"]));
+
+/** One scale for a whole column of energies, so that rows can be compared at a glance: unit and digits. */
+export function energyScale(most) {
+  const unit = most >= 3.6e9 ? ["MWh", 3.6e9] : most >= 3.6e6 ? ["kWh", 3.6e6] : ["Wh", 3600];
+  const digits = most / unit[1] >= 100 ? 1 : most / unit[1] >= 10 ? 2 : 3;
+  return { unit: unit[0], write: told((value) => fixed(value / unit[1], value === 0 ? 0 : digits)) };
+}
+
+/** A span of time in its two largest units: 12 s, 3 min, 5 h 20 min, 2 d 4 h. */
+export const duration = told((seconds) => {
+  const whole = Math.max(0, Math.floor(seconds));
+  if (whole < 60) return `${whole}${SPACE}s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}${SPACE}min`;
+  const [big, small, names] =
+    whole < 86400
+      ? [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60), ["h", "min"]]
+      : [Math.floor(whole / 86400), Math.floor((whole % 86400) / 3600), ["d", "h"]];
+  return `${big}${SPACE}${names[0]}` + (small ? ` ${small}${SPACE}${names[1]}` : "");
+});
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const SECONDS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+
+export const clock = (unix) => CLOCK.format(unix * 1000);
+export const clockSeconds = (unix) => SECONDS.format(unix * 1000);
+export const day = (unix) => DAY.format(unix * 1000);
+
+/** A moment of which the reader may not know the day. */
+export function moment(unix, now) {
+  const time = clockSeconds(unix);
+  return day(unix) === day(now) ? time : `${day(unix)} ${time}`;
+}
+
+const money = new Map();
+
+/** A cost in the prices' currency, plain where none is set; small bills (`most` is their total) get more digits. */
+export function cost(value, currency, most = value) {
+  if (value === null || value === undefined) return DASH;
+  const digits = most < 1 ? 4 : 2;
+  const key = `${currency} ${digits}`;
+  if (!money.has(key)) {
+    const unit = currency ? { style: "currency", currency } : {};
+    money.set(key, new Intl.NumberFormat("en", { ...unit, minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  }
+  return money.get(key).format(value);
+}
+
+export const plural = (number, one, many = `${one}s`) => `${fixed(number)} ${number === 1 ? one : many}`;

@@ -1,0 +1,65 @@
+// Which node, how fresh, how healthy: the line that is always in sight.
+import { setAttribute, setIcon, setText, show } from "./dom.js";
+import { duration, moment } from "./format.js";
+import { plain, setName } from "./names.js";
+
+const byId = (id) => document.getElementById(id);
+const ICONS = { connecting: "wait", live: "live", stale: "stale", lost: "lost", paused: "pause" };
+
+/** The header's words; the quiet live region hears of a change of state, not of every second. */
+export class Header {
+  constructor() {
+    this.said = "connecting";
+  }
+
+  snapshot(data) {
+    setName(byId("node"), data.node);
+    const { source, status } = data;
+    const facts = [
+      source.driver_version && `driver ${source.driver_version}`,
+      source.cuda_version && `CUDA ${source.cuda_version}`,
+      `source ${source.name}`,
+      `every ${status.interval_seconds}\u00a0s`,
+    ];
+    setName(byId("facts"), facts.filter(Boolean).join(" \u00b7 "));
+    show(byId("banner"), source.simulated);
+    if (source.simulated) {
+      const replayed = source.name === "replay";
+      setText(byId("banner-what"), replayed ? "Recorded data" : "Simulated data");
+      setName(byId("banner-detail"), source.detail || source.name);
+      setText(byId("banner-means"), replayed ? "played back: this is not what happens now." : "nothing here was measured, no hardware is read.");
+    }
+    const verdict = byId("verdict");
+    setAttribute(verdict, "data-healthy", status.healthy ? "yes" : "no");
+    setIcon(verdict.querySelector("svg"), status.healthy ? "ok" : "warning");
+    setName(byId("verdict-text"), status.healthy ? "healthy" : status.text, 60);
+    const free = data.devices.filter((device) => device.state === "idle" && device.up).length;
+    this.title = `${status.readings ? `${free} free \u00b7 ` : ""}${plain(data.node, 60)} \u00b7 gpuledger`;
+  }
+
+  freshness(fresh, now) {
+    const node = byId("fresh");
+    setAttribute(node, "data-state", fresh.name);
+    setAttribute(document.body, "data-fresh", fresh.name);
+    setIcon(node.querySelector("svg"), ICONS[fresh.name]);
+    const words = this.words(fresh, now);
+    setText(byId("fresh-text"), words);
+    const title = fresh.name === "live" ? this.title : `${fresh.name === "lost" ? "disconnected" : fresh.name} \u00b7 ${this.title ?? "gpuledger"}`;
+    if (title && document.title !== title) document.title = title;
+    if (fresh.name !== this.said) {
+      const first = this.said === "connecting";
+      this.said = fresh.name;
+      setText(byId("said"), { live: first ? "" : "Live again.", stale: "What is shown is stale.", lost: "Disconnected, trying again.", paused: "Paused." }[fresh.name] ?? "");
+    }
+  }
+
+  words({ name, age, seconds, until }, now) {
+    if (name === "lost") {
+      const retry = seconds ? `trying again in ${seconds}\u00a0s` : "trying again";
+      return `disconnected, ${retry}${age === null ? "" : `; shown is ${moment(now - age, now)}`}`;
+    }
+    if (name === "stale") return age === null ? "no readings yet" : `stale since ${duration(age)}`;
+    if (name === "paused") return until ? `paused until ${moment(until, now)}` : "paused";
+    return name === "live" ? "live" : "connecting\u2026";
+  }
+}

@@ -1,0 +1,182 @@
+// The link to the node: ticks arrive as server-sent events, and what they announce is fetched at a bearable pace.
+
+const FIRST_PAUSE = 1000;
+const LONGEST_PAUSE = 15000;
+// Of the time between two snapshots, at most so much is spent on fetching and showing one.
+const SHARE = 0.2;
+// After so many seconds without a word it is asked anew.
+const SILENCE = 60;
+const BIG = 400_000;
+const BIG_PAUSE = 4000;
+
+/** JSON of an address, or an Error with the node's own words. */
+export async function ask(address) {
+  const answer = await fetch(address, { signal: AbortSignal.timeout(30_000) });
+  const body = await answer.json().catch(() => null);
+  if (!answer.ok) {
+    const error = new Error(body?.error?.message ?? `${address.split("?")[0]}: ${answer.status}`);
+    throw error;
+  }
+  return body;
+}
+
+/**
+ * `snapshot(data)` shows a new snapshot; `session()` hears that sessions began or ended; `state(freshness)` is
+ * told once a second and at every change how fresh everything is. Nothing is asked for while nobody looks.
+ */
+export class Live {
+  constructor({ snapshot, session, state }) {
+    this.show = snapshot;
+    this.session = session;
+    this.state = state;
+    this.pause = FIRST_PAUSE;
+    this.connected = false;
+    this.ever = false;
+    this.etag = null;
+    this.data = null;
+    this.readAt = null;
+    this.tickSeen = 0;
+    this.notBefore = 0;
+    this.fetching = false;
+    this.later = null;
+  }
+
+  start() {
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.connect()));
+    setInterval(() => this.tell(), 1000);
+    if (!document.hidden) this.connect();
+  }
+
+  /** Unix seconds by the node's clock, which may not be the reader's; of data that are made up, by their own. */
+  now() {
+    return Date.now() / 1000 + (this.skew ?? 0);
+  }
+
+  connect() {
+    clearTimeout(this.retry);
+    this.events?.close();
+    const events = new EventSource("api/v1/events");
+    this.events = events;
+    this.tickSeen = performance.now();
+    events.addEventListener("open", () => {
+      this.connected = true;
+      this.ever = true;
+      this.pause = FIRST_PAUSE;
+      this.tickSeen = performance.now();
+      this.tell();
+      this.fetchSoon();
+      this.session();
+    });
+    events.addEventListener("tick", (event) => {
+      this.tickSeen = performance.now();
+      const tick = JSON.parse(event.data);
+      this.tick = tick;
+      this.keepTime();
+      this.fetchSoon();
+    });
+    events.addEventListener("session", () => this.session());
+    events.addEventListener("error", () => this.lost());
+  }
+
+  /** Nobody looks: let the node alone. */
+  rest() {
+    clearTimeout(this.retry);
+    clearTimeout(this.later);
+    this.later = null;
+    this.events?.close();
+    // Whoever comes back is not to be told that all was stale meanwhile.
+    this.connected = false;
+    this.ever = false;
+    this.tell();
+  }
+
+  lost() {
+    this.events?.close();
+    this.connected = false;
+    this.ever = true;
+    this.retryAt = performance.now() + this.pause;
+    this.retry = setTimeout(() => this.connect(), this.pause);
+    this.pause = Math.min(LONGEST_PAUSE, this.pause * (1.5 + Math.random() / 2));
+    this.tell();
+  }
+
+  fetchSoon() {
+    // What is on its way may be of the state before: once more when it is there.
+    this.missed = this.fetching;
+    if (this.fetching || this.later !== null || document.hidden) return;
+    const wait = Math.max(0, this.notBefore - performance.now());
+    this.later = setTimeout(() => {
+      this.later = null;
+      this.fetchSnapshot();
+    }, wait);
+  }
+
+  async fetchSnapshot() {
+    this.fetching = true;
+    const begun = performance.now();
+    let size = 0;
+    try {
+      const headers = this.etag ? { "If-None-Match": this.etag } : {};
+      const answer = await fetch("api/v1/snapshot", { headers, cache: "no-store", signal: AbortSignal.timeout(30_000) });
+      if (answer.ok) {
+        const text = await answer.text();
+        size = text.length;
+        this.etag = answer.headers.get("ETag");
+        this.take(JSON.parse(text));
+      } else if (answer.status !== 304) {
+        throw new Error(`snapshot: ${answer.status}`);
+      }
+      this.failed = null;
+    } catch (error) {
+      this.failed = error;
+    } finally {
+      this.fetching = false;
+      const spent = performance.now() - begun;
+      this.notBefore = begun + Math.max(spent / SHARE, size > BIG ? BIG_PAUSE : 0, this.failed ? 2000 : 0);
+      this.tell();
+      if (this.missed && this.connected) this.fetchSoon();
+    }
+  }
+
+  take(data) {
+    this.data = data;
+    this.keepTime();
+    if (data.status.readings) {
+      const old = data.source.simulated ? 0 : Math.max(0, this.now() - data.unix);
+      this.readAt = performance.now() - 1000 * old;
+    }
+    this.show(data);
+  }
+
+  keepTime() {
+    if (!this.tick) return;
+    const now = this.data?.source.simulated ? Math.max(this.tick.unix, this.data.unix) : this.tick.now;
+    this.skew = now - Date.now() / 1000;
+  }
+
+  /** How fresh what is shown is: the state's name, and the words for it. */
+  freshness() {
+    const age = this.readAt === null ? null : (performance.now() - this.readAt) / 1000;
+    if (!this.connected) {
+      if (!this.ever) return { name: "connecting", age };
+      const seconds = Math.ceil((this.retryAt - performance.now()) / 1000);
+      return { name: "lost", age, seconds: seconds > 0 ? seconds : 0 };
+    }
+    if (this.data === null) return { name: "connecting", age };
+    const interval = this.data.status.interval_seconds ?? 1;
+    if (this.data.status.paused) return { name: "paused", age, until: this.data.status.paused_until };
+    const silent = (performance.now() - this.tickSeen) / 1000;
+    const pace = (this.notBefore - performance.now()) / 1000;
+    const allowed = 3 * interval + 2 + Math.max(0, pace) + (this.fetching ? 5 : 0);
+    const late = silent > 3 * interval + 2 || (age !== null && age > allowed);
+    if (!this.data.status.readings || this.data.status.stalled || late) return { name: "stale", age };
+    return { name: "live", age };
+  }
+
+  tell() {
+    // A connection that a network has lost may never say so.
+    const silent = performance.now() - this.tickSeen;
+    if (this.connected && silent > 1000 * Math.max(SILENCE, 4 * (this.data?.status.interval_seconds ?? 1))) this.connect();
+    this.state(this.freshness());
+  }
+}

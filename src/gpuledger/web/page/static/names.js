@@ -1,0 +1,69 @@
+// Names that processes, pods and users chose: data, possibly hostile. What cannot be seen is made visible.
+import { make, setText } from "./dom.js";
+
+// Controls, bidirectional overrides, zero-width and other format characters, surrogates without a partner,
+// private use, line separators, blank letters.
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0]/u;
+const EACH = new RegExp(UNSEEN.source, "gu");
+const KNOWN = { 9: "TAB", 10: "LF", 13: "CR", 27: "ESC", 0: "NUL" };
+const LONGEST = 160;
+
+const code = (character) => KNOWN[character.codePointAt(0)] ?? `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** A name as one line of plain text, for titles and labels of controls. */
+export function plain(name, longest = LONGEST) {
+  const text = UNSEEN.test(name) ? name.slice(0, longest + 1).replace(EACH, (found) => `[${code(found)}]`) : name;
+  return text.length <= longest ? text : `${cut(text, longest)}\u2026`;
+}
+
+/** Fills `node` with a name: unseen characters as boxed codes, no more than a line's worth of the rest. */
+export function setName(node, name, longest = LONGEST) {
+  if (node.named === name) return;
+  const short = name.length > longest ? cut(name, longest) : name;
+  const rest = name.length - short.length;
+  if (!rest && !UNSEEN.test(short)) {
+    setText(node, short);
+  } else {
+    node.replaceChildren(...boxed(short));
+    if (rest) node.append(make("span", { class: "cut" }, `\u2026 ${rest.toLocaleString("en")} more characters`));
+  }
+  node.named = name;
+  node.title = plain(name, 400);
+}
+
+function boxed(text) {
+  const nodes = [];
+  let from = 0;
+  for (const found of text.matchAll(EACH)) {
+    if (found.index > from) nodes.push(text.slice(from, found.index));
+    nodes.push(make("span", { class: "code" }, code(found[0])));
+    from = found.index + found[0].length;
+  }
+  if (from < text.length) nodes.push(text.slice(from));
+  return nodes;
+}
+
+/** Never half a character. */
+function cut(text, longest) {
+  const last = text.charCodeAt(longest - 1);
+  return text.slice(0, last >= 0xd800 && last < 0xdc00 ? longest - 1 : longest);
+}
+
+/** Who it is, in one name: the pod, the job, the container, the unit, the user. */
+export function ownerName(owner) {
+  if (owner.pod) return owner.namespace ? `${owner.namespace}/${owner.pod}` : owner.pod;
+  if (owner.job) return owner.user ? `job ${owner.job} (${owner.user})` : `job ${owner.job}`;
+  if (owner.container) return owner.container;
+  if (owner.user) return owner.user;
+  return owner.namespace ? `${owner.namespace}/?` : "an unknown owner";
+}
+
+/** The same cut in two, so that a narrow place keeps the name itself. */
+export function ownerParts(owner) {
+  const name = ownerName(owner);
+  const cutAt = owner.pod && owner.namespace ? owner.namespace.length + 1 : 0;
+  return { within: name.slice(0, cutAt), name: name.slice(cutAt) };
+}
+
+/** A device as people say it: 4, or 6/2_0 for an instance. */
+export const place = (device) => (device.instance ? `${device.gpu}/${device.instance}` : device.gpu);

@@ -1,0 +1,132 @@
+"""A real Chromium that looks at a real node, and complains of what a page must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Response, expect, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 30_000
+DESKTOP = {"viewport": {"width": 1440, "height": 900}}
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "device_scale_factor": 2,
+    "is_mobile": True,
+    "has_touch": True,
+}
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        expect.set_options(timeout=PATIENCE)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Look:
+    """One tab at one node. `complaints` is what the browser said against the page; see `looking`."""
+
+    page: Page
+    origin: str
+    complaints: list[str] = field(default_factory=list)
+    weight: dict[str, int] = field(default_factory=dict)
+    node_may_go: bool = False
+
+    def open(self, view: str = "") -> Look:
+        self.page.goto(f"{self.origin}/{view}")
+        expect(self.page.locator("body[data-ready]")).to_have_count(1)
+        return self
+
+    def __call__(self, selector: str) -> Locator:
+        return self.page.locator(selector)
+
+    def section(self, name: str) -> Locator:
+        return self.page.locator(f"section#{name}")
+
+    def card(self, gpu: str) -> Locator:
+        """The card of one GPU."""
+        return self.page.locator("li.card").filter(has=self.page.locator(f"h3 >> text=/^GPU {gpu}$/"))
+
+    def instance(self, place: str) -> Locator:
+        return self.page.locator("li.instance").filter(has=self.page.locator(f"h4 >> text=/^{place}$/"))
+
+    def rows(self) -> Locator:
+        return self.page.locator("#processes .grid-body [role=row]")
+
+    def column(self, name: str) -> list[str]:
+        """What the rows in sight have in one column, from top to bottom."""
+        script = """(name) => [...document.querySelectorAll('#processes .grid-body [role=row]')]
+            .sort((a, b) => a.getAttribute('aria-rowindex') - b.getAttribute('aria-rowindex'))
+            .map((row) => row.querySelector('.c-' + name).textContent)"""
+        found: list[str] = self.page.evaluate(script, name)
+        return found
+
+    def heading(self, name: str) -> Locator:
+        return self.page.locator("#processes").get_by_role("columnheader", name=name)
+
+    def hash(self) -> str:
+        return urlsplit(self.page.url).fragment
+
+    def axe(self) -> list[str]:
+        """What axe finds wrong, one line each."""
+        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        return [
+            f"{one['id']}: {node['html']} {node['failureSummary']}" for one in found for node in one["nodes"]
+        ]
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than the window."""
+        wide: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        return wide
+
+    def _listen(self) -> None:
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("response", self._response)
+        self.page.on("request", lambda request: self._request(request.url))
+
+    def _console(self, message: ConsoleMessage) -> None:
+        gone = self.node_may_go and "Failed to load resource" in message.text
+        if message.type in ("error", "warning") and not gone:
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _request(self, url: str) -> None:
+        if not url.startswith(f"{self.origin}/"):
+            self.complaints.append(f"request to another place: {url}")
+
+    def _response(self, response: Response) -> None:
+        path = urlsplit(response.url).path
+        if not path.startswith("/api/") and response.ok:
+            self.weight[path] = len(response.body())
+
+
+@contextmanager
+def looking(browser: Browser, origin: str, **options: Any) -> Iterator[Look]:
+    """A tab of its own. Errors in the console, refusals of the policy and requests to other places fail."""
+    context = browser.new_context(**{**DESKTOP, **options})
+    context.set_default_timeout(PATIENCE)
+    look = Look(context.new_page(), origin)
+    look._listen()
+    try:
+        yield look
+    finally:
+        context.close()
+    assert look.complaints == []

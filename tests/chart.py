@@ -1,0 +1,199 @@
+"""The Helm chart, rendered in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart, _native
+
+ROOT = Path(__file__).parents[1]
+CHART = ROOT / "deploy/helm/gpuledger"
+MANIFESTS = ROOT / "kubernetes"
+
+OLDEST = "v1.20.15"
+NEWEST = "v1.37.0"
+
+# The one in C where PyYAML has it: dashboards are large.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Manifest = dict[str, Any]
+Values = Mapping[str, Any]
+
+# The chart's values for one thing after another; tests of all renderings go through these.
+MATRIX: Mapping[str, Values] = {
+    "defaults": {},
+    "process exporter": {"gpu-process-exporter": {"enabled": True}},
+    "session monitoring": {"gpu-session-monitoring": {"enabled": True}},
+    "both": {"gpu-process-exporter": {"enabled": True}, "gpu-session-monitoring": {"enabled": True}},
+    "nodes named": {"mode": "cronjob", "cronjob": {"nodes": ["a", "b", "c"]}},
+    "too many nodes": {"mode": "cronjob", "cronjob": {"nodes": [f"node-{n}" for n in range(21)]}},
+    "collect": {"mode": "collect", "dialect": ["native", "process"], "textfile": {"every": "30s"}},
+    "smi": {"image": {"variant": "smi"}},
+    "dcgm": {
+        "dialect": ["dcgm"],
+        "dcgm": {"collectors": "DCGM_FI_DEV_GPU_TEMP, gauge, temperature\n"},
+        "extraPorts": [{"name": "smi", "port": 9835, "dialects": ["smi"]}],
+    },
+    "devices": {"gpu": {"count": 8, "devices": [0, 3, "GPU-5c1b8e8e"]}},
+    "volume list": {"gpuAccess": {"mode": "volume-list"}},
+    "cdi": {"gpuAccess": {"mode": "cdi"}, "runtimeClassName": "nvidia"},
+    "host": {"gpuAccess": {"mode": "host"}, "accounting": {"enable": True}},
+    "host, GKE": {"gpuAccess": {"mode": "host", "host": {"driverDir": "/home/kubernetes/bin/nvidia"}}},
+    "GPU Operator": {"followGpuOperator": {"enabled": True}, "accounting": {"enable": True}},
+    "OpenShift": {"openshift": {"enabled": True}, "followGpuOperator": {"enabled": True}},
+    "OpenShift, collect": {"openshift": {"enabled": True}, "mode": "collect"},
+    "simulator": {"source": "simulator:workstation"},
+    "TLS": {
+        "web": {
+            "config": {
+                "tls_server_config": {
+                    "cert_file": "/etc/gpuledger/tls/tls.crt",
+                    "key_file": "/etc/gpuledger/tls/tls.key",
+                },
+                "basic_auth_users": {"prometheus": "$2y$10$abcdefghijklmnopqrstuv"},
+            },
+            "tlsSecret": "gpuledger-tls",
+        },
+        "serviceMonitor": {
+            "enabled": True,
+            "tlsConfig": {"insecureSkipVerify": True},
+            "basicAuth": {
+                "username": {"name": "scrape", "key": "user"},
+                "password": {"name": "scrape", "key": "word"},
+            },
+        },
+    },
+    "web config kept elsewhere": {
+        "web": {"existingSecret": "web", "key": "web.yml", "scheme": "https", "probe": "tcp"}
+    },
+    "client certificates": {
+        "web": {
+            "config": {
+                "tls_server_config": {
+                    "client_auth_type": "RequireAndVerifyClientCert",
+                    "client_ca_file": "ca.crt",
+                }
+            }
+        }
+    },
+    "monitoring": {
+        "serviceMonitor": {
+            "enabled": True,
+            "labels": {"release": "kube-prometheus-stack"},
+            "namespace": "monitoring",
+            "metricRelabelings": [{"action": "drop", "regex": "x.*", "sourceLabels": ["__name__"]}],
+        },
+        "rules": {
+            "enabled": True,
+            "disabled": ["GPUXidFatal"],
+            "labels": {"release": "kube-prometheus-stack"},
+        },
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
+        "gpu": {"count": 8},
+    },
+    "pod monitor": {"podMonitor": {"enabled": True}, "service": {"enabled": False}},
+    "rules of a collector": {"mode": "collect", "rules": {"enabled": True}, "gpu": {"count": 4}},
+    "everything else": {
+        "namespace": {"create": True},
+        "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+        "priorityClass": {"create": True},
+        "hostNetwork": True,
+        "sysAdmin": True,
+        "metricsPath": "/gpu",
+        "host": {"passwdFile": "/etc/passwd"},
+        "kubernetes": {"names": "api", "podLabelAllowlist": ["app", "team/*"]},
+        "kubelet": {"dir": "/var/snap/microk8s/common/var/lib/kubelet"},
+        "state": {"dir": ""},
+        "web": {"page": False},
+        "commonLabels": {"team": "gpu"},
+        "podLabels": {"x": "y"},
+        "podAnnotations": {"x": "1"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "image": {"registry": "mirror.example/x/", "tag": "1.2.3"},
+        "config": {"interval": "2s", "log": {"format": "json"}, "process.max_per_device": 64},
+        "extraArgs": ["--log-level=debug"],
+        "extraEnv": [{"name": "A", "value": "b"}],
+        "extraVolumes": [{"name": "extra", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+        "command": ["python3", "-m", "gpuledger"],
+        "serviceAccount": {"name": "mine", "annotations": {"x": "y"}},
+        "service": {"type": "NodePort", "annotations": {"prometheus.io/scrape": "true"}},
+        "nodeSelector": {"accelerator": "nvidia"},
+        "updateStrategy": {"type": "OnDelete", "rollingUpdate": None},
+    },
+}
+
+
+@cache
+def chart(folder: Path = CHART) -> Chart:
+    """Loaded once: loading reads every file."""
+    return Chart.load(folder)
+
+
+def files(
+    values: Values | None = None,
+    *,
+    kube: str = NEWEST,
+    name: str = "gpuledger",
+    namespace: str = "gpus",
+    folder: Path = CHART,
+) -> dict[str, str]:
+    """Template to text. The package's own `render` does not hand on the cluster's version."""
+    options = {"name": name, "namespace": namespace, "kube_version": kube, "api_versions": []}
+    handle = chart(folder)._raw()
+    made = _native.call_string("helm_render", handle, json.dumps(dict(values or {})), json.dumps(options))
+    return {path.split("/templates/", 1)[1]: text for path, text in json.loads(made).items()}
+
+
+def render(values: Values | None = None, **options: Any) -> list[Manifest]:
+    """Every object."""
+    texts = files(values, **options).items()
+    return [one for path, text in texts if path != "NOTES.txt" for one in yaml.load_all(text, _LOADER) if one]
+
+
+def notes(values: Values | None = None, **options: Any) -> str:
+    """What Helm prints after an install."""
+    return files(values, **options)["NOTES.txt"]
+
+
+def of_kind(kind: str, values: Values | None = None, **options: Any) -> list[Manifest]:
+    """The objects of one kind."""
+    return [one for one in render(values, **options) if one["kind"] == kind]
+
+
+def pod_specs(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Of everything that makes pods."""
+    for one in manifests:
+        if one["kind"] == "Pod":
+            yield one["spec"]
+        elif one["kind"] == "CronJob":
+            yield one["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        elif one["kind"] in ("DaemonSet", "StatefulSet", "Deployment"):
+            yield one["spec"]["template"]["spec"]
+
+
+def workload(values: Values | None = None, **options: Any) -> Manifest:
+    """The specification of the exporter's or collector's pod, the first where there are two."""
+    return next(pod_specs([one for one in render(values, **options) if one["kind"] != "Pod"]))
+
+
+def program(values: Values | None = None, **options: Any) -> Manifest:
+    """Its one container."""
+    (container,) = workload(values, **options)["containers"]
+    return dict(container)
+
+
+def containers(spec: Manifest) -> list[Manifest]:
+    """Init containers, too."""
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def settings(values: Values | None = None, **options: Any) -> dict[str, Any]:
+    """The program's configuration file as the ConfigMap has it."""
+    found = [one for one in of_kind("ConfigMap", values, **options) if "gpuledger.yaml" in one["data"]]
+    return dict(yaml.safe_load(found[0]["data"]["gpuledger.yaml"]))

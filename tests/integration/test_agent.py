@@ -1,0 +1,79 @@
+"""`gpuledger agent` as a program: it starts, takes changes of its file, says what is wrong, and ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from running import Program, gpuledger, serving, wait_until
+
+
+def write(file: Path, *addresses: str, key: str = "targetName") -> None:
+    targets = [
+        {key: f"t{number}", "type": "StaticEndpoints", "endpoints": [{"address": address}]}
+        for number, address in enumerate(addresses)
+    ]
+    new = file.with_suffix(".new")
+    new.write_text(
+        yaml.safe_dump(
+            {
+                "features": {"openAgent": {"globalInterval": "500ms", "targets": targets}},
+                "remote_write": [{"url": "http://127.0.0.1:1/write", "name": "nobody"}],
+            }
+        )
+    )
+    new.replace(file)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "agent.yaml"
+
+
+@pytest.fixture
+def agent(file: Path, tmp_path: Path) -> Iterator[tuple[Program, str]]:
+    write(file, "127.0.0.1:1")
+    program = Program(
+        [
+            *(sys.executable, "-m", "gpuledger", "agent", "--config", str(file), "--drain", "0s"),
+            *("--queue-directory", str(tmp_path / "queue"), "--listen-address", "127.0.0.1:0"),
+            *("--look-interval", "100ms"),
+        ]
+    )
+    port = program.wait_line(r"listening on \S+ port (\d+)")[1]
+    yield program, f"http://127.0.0.1:{port}"
+    assert program.stop() == 0
+
+
+def metrics(url: str) -> str:
+    return httpx.get(f"{url}/metrics", trust_env=False).text
+
+
+def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
+    agent: tuple[Program, str], file: Path
+) -> None:
+    program, url = agent
+    wait_until(lambda: 'agent_targets{group="t0",state="down"} 1' in metrics(url), "the first scrape")
+    write(file, "127.0.0.1:1", key="targetNam")
+    program.wait_line(r"targetNam'; did you mean")
+    assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
+    assert 'agent_targets{group="t0",state="down"} 1' in metrics(url)
+    assert "cannot be used" in httpx.get(url, trust_env=False).text
+    with serving("--source", "simulator") as node:
+        write(file, "127.0.0.1:1", f"127.0.0.1:{node.port}")
+        wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")
+    assert "\ngpuledger_agent_config_last_reload_success 1\n" in metrics(url)
+    assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+
+
+def test_without_a_file_or_with_a_bad_one_it_ends_with_one_line(file: Path) -> None:
+    write(file, "127.0.0.1:1", key="name")
+    for flags, complaint in (((), "needs --config FILE"), (("--config", str(file)), "unknown key")):
+        done = gpuledger("agent", *flags)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert complaint in done.stderr

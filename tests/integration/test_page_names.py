@@ -1,0 +1,132 @@
+"""Names that processes and pods chose, shown as what they are: text, and all of it visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from playwright.sync_api import Browser, expect
+
+from browser import PHONE, Look, looking
+from running import Server, serving
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+IMAGE = "<img src=x onerror=document.title='owned'>"
+# What a pod is called (the API server would not let it, a stand-in would), and what the page shows of it. The
+# process bears the same name, of which the source leaves less.
+NAMES = {
+    IMAGE: IMAGE,
+    "<b>bold<!--": "<b>bold<!--",
+    "a</script><svg onload=owned>": "a</script><svg onload=owned>",
+    "\N{RIGHT-TO-LEFT OVERRIDE}gpj.exe": "U+202Egpj.exe",
+    "two\nlines": "twoLFlines",
+    "\x1b[31mred": "ESC[31mred",
+    "zero\N{ZERO WIDTH SPACE}width": "zeroU+200Bwidth",
+    "\N{ROCKET}\N{PILE OF POO} train": "\N{ROCKET}\N{PILE OF POO} train",
+    "&amp;&lt;": "&amp;&lt;",
+    "two  blanks": "two  blanks",
+    "\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}": "\N{HEBREW LETTER ALEF}\N{HEBREW LETTER BET}",
+}
+LONG = "x" * 10_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("names")
+    names = [*NAMES, LONG]
+    processes = [
+        {
+            "name": name,
+            "pod": {"namespace": f"{IMAGE}\N{RIGHT-TO-LEFT ISOLATE}", "name": f"{number}{name}"},
+            "memory": "1GiB",
+            "load": 0.05,
+        }
+        for number, name in enumerate(names)
+    ]
+    gpu = {
+        "model": f"{IMAGE}\N{RIGHT-TO-LEFT OVERRIDE}",
+        "memory": "80GiB",
+        "empty_watts": 50,
+        "load_watts": 200,
+        "limit_watts": 300,
+        "processes": processes,
+    }
+    file = folder / "hostile.yaml"
+    file.write_text(yaml.safe_dump({"gpus": [gpu]}))
+    books = str(folder / "books")
+    with serving("--source", f"simulator:{file}", "--speed", "10", "--state-dir", books) as started:
+        started.wait_ticks(5)
+        yield started
+
+
+def whole(look: Look) -> Look:
+    look.open("#by=pod")
+    for name in ("sessions", "health"):
+        look.section(name).locator("details").evaluate("(fold) => { fold.open = true; }")
+    expect(look.section("energy").locator("tbody tr").first).to_be_attached()
+    expect(look.section("sessions").locator("tbody tr").first).to_be_attached()
+    return look
+
+
+def test_no_name_becomes_markup_or_runs(browser: Browser, server: Server) -> None:
+    with looking(browser, server.url) as look:
+        whole(look)
+        look.rows().first.focus()
+        look(".stage").focus()
+        for _ in NAMES:
+            look.page.keyboard.press("ArrowRight")
+        assert look("img, b, script:not([src])").count() == 0
+        assert "owned" not in look.page.title()
+        assert (
+            look.page.evaluate(
+                "[...document.querySelectorAll('*')].filter((n) => n.onerror || n.onload).length"
+            )
+            == 0
+        )
+
+
+def test_names_are_shown_with_what_cannot_be_seen_made_visible(browser: Browser, server: Server) -> None:
+    with looking(browser, server.url) as look:
+        look.open()
+        expect(look.rows()).to_have_count(len(NAMES) + 1)
+        shown = [f"{number}{name}" for number, name in enumerate(NAMES.values())]
+        assert set(shown) <= set(look.column("pod"))
+        boxes = look.rows().filter(has_text="gpj.exe").locator(".c-pod .code")
+        expect(boxes).to_have_text(["U+202E"])
+        expect(boxes).to_have_css("border-top-style", "solid")
+
+
+def test_a_name_of_ten_kilobytes_is_one_line_that_says_how_long_it_is(
+    browser: Browser, server: Server
+) -> None:
+    with looking(browser, server.url) as look:
+        look.open()
+        cell = look.rows().filter(has_text="xxxx").locator(".c-pod")
+        expect(cell).to_contain_text("more characters")
+        assert len(cell.text_content() or "") < 300
+        row = look.rows().filter(has_text="xxxx").bounding_box()
+        other = look.rows().filter(has_text="blanks").bounding_box()
+        assert row is not None and other is not None
+        assert row["height"] == other["height"]
+
+
+@pytest.mark.parametrize("options", [{}, PHONE], ids=["desktop", "phone"])
+def test_names_do_not_break_the_page(browser: Browser, server: Server, options: dict[str, object]) -> None:
+    with looking(browser, server.url, **options) as look:
+        whole(look)
+        assert look.overflow() == 0
+        assert look.axe() == []
+
+
+def test_they_are_found_by_the_filter_as_they_are(browser: Browser, server: Server) -> None:
+    with looking(browser, server.url) as look:
+        look.open()
+        look("#processes input").fill("<b>bold<!--")
+        expect(look("#processes .found")).to_have_text(f"1 of {len(NAMES) + 1} processes")
+        with looking(browser, server.url) as other:
+            other.open(f"#{look.hash()}")
+            expect(other("#processes input")).to_have_value("<b>bold<!--")
+            expect(other.rows()).to_have_count(1)

@@ -1,0 +1,179 @@
+"""How the page writes numbers, times and names: its own functions, asked in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from browser import Look, looking
+from running import serving
+
+pytestmark = pytest.mark.xdist_group("browser")
+DASH = "\N{EN DASH}"
+
+
+@pytest.fixture(scope="module")
+def look(browser: Browser) -> Iterator[Look]:
+    with serving("--source", "simulator:workstation") as server:
+        server.wait_ticks()
+        with looking(browser, server.url) as look:
+            yield look.open()
+
+
+def ask(look: Look, module: str, call: str, *arguments: object) -> object:
+    script = f"async (given) => (await import('./page/{module}.js')).{call}(...given)"
+    answer: object = look.page.evaluate(script, list(arguments))
+    return answer.replace("\N{NO-BREAK SPACE}", " ") if isinstance(answer, str) else answer
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "words"),
+    [
+        ("percent", (0.734,), "73 %"),
+        ("percent", (0,), "0 %"),
+        ("percent", (None,), DASH),
+        ("percent", (None, "not told"), "not told"),
+        ("watts", (0,), "0 W"),
+        ("watts", (0.5,), "0.5 W"),
+        ("watts", (657.2,), "657 W"),
+        ("watts", (10_400,), "10.4 kW"),
+        ("joules", (0,), "0 J"),
+        ("joules", (12.345,), "12.3 J"),
+        ("joules", (999.9,), "1.00 kJ"),
+        ("joules", (1_234_567,), "1.23 MJ"),
+        ("energy", (3_600_000,), "1.00 kWh"),
+        ("bytes", (0,), "0 B"),
+        ("bytes", (30 * 2**20,), "30.0 MiB"),
+        ("bytes", (71 * 2**30,), "71.0 GiB"),
+        ("bytesOf", (0, 80 * 2**30), "0 / 80 GiB"),
+        ("bytesOf", (31.4 * 2**30, 80 * 2**30), "31.4 / 80 GiB"),
+        ("bytesOf", (None, 80 * 2**30), "not told"),
+        ("bytesOf", (2**30, None), "1.00 GiB"),
+        ("wattsOf", (70.4, 700), "70 / 700 W"),
+        ("wattsOf", (None, 700), "not told"),
+        ("duration", (-3,), "0 s"),
+        ("duration", (59.9,), "59 s"),
+        ("duration", (60,), "1 min"),
+        ("duration", (3600,), "1 h"),
+        ("duration", (11_550,), "3 h 12 min"),
+        ("duration", (190_000,), "2 d 4 h"),
+        ("duration", (None,), DASH),
+        ("cost", (None, "EUR"), DASH),
+        ("cost", (12.345, "EUR"), "€12.35"),
+        ("cost", (0.0123, "EUR"), "€0.0123"),
+        ("cost", (0.0123, "EUR", 20), "€0.01"),
+        ("cost", (12.3, ""), "12.30"),
+        ("plural", (1, "process", "processes"), "1 process"),
+        ("plural", (5000, "process", "processes"), "5,000 processes"),
+    ],
+)
+def test_numbers_are_written_for_people_and_what_is_absent_is_not_zero(
+    look: Look, call: str, arguments: tuple[object, ...], words: str
+) -> None:
+    assert ask(look, "format", call, *arguments) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("plain", "plain"),
+        ("a\x00b", "a[NUL]b"),
+        ("a\tb", "a[TAB]b"),
+        ("\N{RIGHT-TO-LEFT OVERRIDE}a", "[U+202E]a"),
+        ("\N{ZERO WIDTH JOINER}", "[U+200D]"),
+        ("\N{HANGUL FILLER}", "[U+3164]"),
+        ("\N{TAG LATIN SMALL LETTER A}", "[U+E0061]"),
+        ("\N{ROCKET}", "\N{ROCKET}"),
+    ],
+)
+def test_what_cannot_be_seen_in_a_name_is_spelled_out(look: Look, name: str, shown: str) -> None:
+    assert ask(look, "names", "plain", name) == shown
+
+
+def test_a_long_name_is_cut_between_characters(look: Look) -> None:
+    assert ask(look, "names", "plain", "\N{ROCKET}" * 20, 11) == "\N{ROCKET}" * 5 + "…"
+
+
+OWNER = {"owner_kind": "", "namespace": "", "pod": "", "container": "", "user": "", "job": ""}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ({"namespace": "ml", "pod": "train-0", "container": "main"}, "ml/train-0"),
+        ({"job": "4711", "user": "ada"}, "job 4711 (ada)"),
+        ({"job": "4711"}, "job 4711"),
+        ({"container": "comfyui", "user": "root"}, "comfyui"),
+        ({"user": "ada"}, "ada"),
+        ({}, "an unknown owner"),
+    ],
+)
+def test_an_owner_goes_by_the_deepest_name_that_is_known(
+    look: Look, owner: dict[str, str], name: str
+) -> None:
+    assert ask(look, "names", "ownerName", {**OWNER, **owner}) == name
+
+
+def test_a_name_that_came_back_is_written_again_after_other_words_stood_there(look: Look) -> None:
+    script = """async () => {
+        const { setText } = await import('./page/dom.js');
+        const { setName } = await import('./page/names.js');
+        const node = document.createElement('p');
+        setName(node, 'ml/train-0');
+        setText(node, 'Point at a session');
+        const between = [node.textContent, node.title];
+        setName(node, 'ml/train-0');
+        return [between, node.textContent, node.title];
+    }"""
+    assert look.page.evaluate(script) == [["Point at a session", ""], "ml/train-0", "ml/train-0"]
+
+
+# Answers of the node one after the other: what each has, and until when.
+SESSIONS = """async ([answers, times]) => {
+    const { Sessions } = await import('./page/sessions.js');
+    const asked = [];
+    window.fetch = async (address) => {
+        asked.push(Number(new URLSearchParams(address.split('?')[1]).get('since')));
+        const told = answers[asked.length - 1];
+        return { ok: true, json: async () => ({ next: null, from_books: false, ...told }) };
+    };
+    const store = new Sessions(() => {});
+    for (const now of times) await store.refresh(now);
+    return [asked, [...store.known.values()].map((one) => [one.id, one.ended])];
+}"""
+
+
+def test_a_session_that_is_told_no_more_has_ended_at_its_last_sight(browser: Browser, look: Look) -> None:
+    running = {"id": "1", "ended": None, "last_seen": 100_000.0}
+    answers = [{"sessions": [running], "until": 100_030.0}, {"sessions": [], "until": 100_065.0}]
+    with looking(browser, look.origin) as own:
+        own.open()
+        asked, known = own.page.evaluate(SESSIONS, [answers, [100_030.0, 100_065.0]])
+    # Its end is told by its last sight, a whole interval ago.
+    assert asked[1] < 100_000.0
+    assert known == [["1", 100_000.0]]
+
+
+def test_a_clock_that_was_set_back_is_asked_for_what_it_has(browser: Browser, look: Look) -> None:
+    answers = [{"sessions": [], "until": 100_000.0}, {"sessions": [], "until": 99_900.0}]
+    with looking(browser, look.origin) as own:
+        own.open()
+        asked, _ = own.page.evaluate(SESSIONS, [answers, [100_000.0, 99_900.0]])
+    assert asked[1] < 99_900.0
+
+
+@pytest.mark.parametrize(("silent", "connects"), [(5, 0), (61, 1)])
+def test_a_link_that_is_silent_for_long_is_made_anew(look: Look, silent: int, connects: int) -> None:
+    script = """async (silent) => {
+        const { Live } = await import('./page/live.js');
+        const live = new Live({ state() {} });
+        let connects = 0;
+        live.connect = () => (connects += 1);
+        live.connected = true;
+        live.tickSeen = performance.now() - silent * 1000;
+        live.tell();
+        return connects;
+    }"""
+    assert look.page.evaluate(script, silent) == connects

@@ -1,0 +1,190 @@
+"""A real Prometheus and a real VictoriaMetrics take what remote write sends, and have it as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gpuledger.exposition.remote_write import (
+    STALE,
+    labels_bytes,
+    metadata_bytes,
+    series_prefix,
+    timestamp_tail,
+    value_bytes,
+)
+from gpuledger.outputs.remote_write.block import Block
+from gpuledger.outputs.remote_write.settings import QueueConfig
+from running import Program, free_port, wait_until
+from write_helpers import EAGER, sending, settings, until
+
+TARGETS, NUMBERS = 5, 40
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> Iterator[str]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "prometheus.yml")
+        config.write_text("global: {scrape_interval: 1m}\n")
+        program = Program(
+            [
+                "prometheus",
+                f"--config.file={config}",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--web.enable-remote-write-receiver",
+            ]
+        )
+        try:
+            wait_until(lambda: answers(program, url + "/-/ready"), "Prometheus to be ready")
+            yield url
+        finally:
+            program.stop()
+
+
+@pytest.fixture(scope="module")
+def victoria() -> Iterator[str]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as folder:
+        program = Program(
+            [
+                "victoria-metrics",
+                f"-httpListenAddr=127.0.0.1:{port}",
+                f"-storageDataPath={folder}",
+                "-retentionPeriod=1",
+                "-search.latencyOffset=0s",
+            ]
+        )
+        try:
+            wait_until(lambda: answers(program, url + "/health"), "VictoriaMetrics to be ready")
+            yield url
+        finally:
+            program.stop()
+
+
+def answers(program: Program, url: str) -> bool:
+    assert program.process.poll() is None, "\n".join(program.lines)
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def scrape(target: int, number: int, moment: int) -> Block:
+    """Three series of a target, as one scrape: a counter, a text of all sorts, and one that ends half-way."""
+    name = [("instance", f"10.0.0.{target}:9400"), ("job", "gpu")]
+    ended = STALE if number == NUMBERS // 2 else value_bytes(-0.5 * number)
+    series = [
+        ([("__name__", "counted_total"), *name], value_bytes(1e15 + number)),
+        ([("__name__", "told"), ("text", 'ä "\\\n\U0001f600'), *name], value_bytes(math.pi * number)),
+    ]
+    if number <= NUMBERS // 2:
+        series.append(([("__name__", "ending"), *name], ended))
+    tail = timestamp_tail(moment)
+    entries = [series_prefix(labels_bytes(labels)) + value for labels, value in series]
+    payload = tail.join(entries) + tail
+    if number == 0:
+        payload += metadata_bytes("counted_total", "counter", "what was counted")
+    return Block(target, payload, len(series), moment, moment)
+
+
+def send(directory: Path, url: str, moments: list[int], config: QueueConfig) -> None:
+    async def test() -> None:
+        async with sending(directory, settings(url, queue_config=config)) as here:
+            for number, moment in enumerate(moments):
+                for target in range(TARGETS):
+                    here.accept(scrape(target, number, moment))
+                await asyncio.sleep(0)
+            await until(lambda: not here.state()[0].queued_blocks, "everything to be sent")
+            state = here.state()[0]
+            assert sum(state.dropped.values()) == 0, state.last_error
+            assert set(state.requests) == {"2xx"}, state.last_error
+
+    asyncio.run(test())
+
+
+def recent() -> list[int]:
+    first = int(time.time() * 1000) - NUMBERS * 1000
+    return [first + number * 1000 for number in range(NUMBERS)]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, shards: int) -> None:
+    moments = recent()
+    if shards > 1:
+        # Other seconds than the first time, or all would be old to it.
+        wait_until(lambda: time.time() * 1000 > moments[0] + (NUMBERS + 2) * 1000, "the next seconds")
+        moments = [int(time.time() * 1000) - 900 + number for number in range(NUMBERS)]
+    config = QueueConfig(
+        min_shards=shards, max_shards=shards, max_samples_per_send=50, batch_send_deadline=0.05
+    )
+    send(tmp_path, prometheus + "/api/v1/write", moments, config)
+
+    def samples(name: str) -> dict[str, list[tuple[int, float]]]:
+        answer = httpx.get(
+            prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}, trust_env=False
+        ).json()
+        return {
+            one["metric"]["instance"]: [
+                (round(at * 1000), float(value)) for at, value in one["values"] if round(at * 1000) in moments
+            ]
+            for one in answer["data"]["result"]
+        }
+
+    instances = [f"10.0.0.{target}:9400" for target in range(TARGETS)]
+    counted = [(moment, 1e15 + number) for number, moment in enumerate(moments)]
+    told = [(moment, math.pi * number) for number, moment in enumerate(moments)]
+    assert samples("counted_total") == dict.fromkeys(instances, counted)
+    assert samples('told{text="ä \\"\\\\\\n\U0001f600"}') == dict.fromkeys(instances, told)
+    # A range leaves stale markers out; that the series has ended is what an instant query says.
+    ending = [(moment, -0.5 * number) for number, moment in enumerate(moments[: NUMBERS // 2])]
+    assert samples("ending") == dict.fromkeys(instances, ending)
+    assert instant(prometheus, "ending", moments[NUMBERS // 2 - 1]) == TARGETS
+    assert instant(prometheus, "ending", moments[NUMBERS // 2]) == 0
+
+
+def instant(url: str, query: str, moment: int) -> int:
+    form = {"query": query, "time": f"{moment / 1000:.3f}"}
+    answer = httpx.get(url + "/api/v1/query", params=form, trust_env=False).json()
+    return len(answer["data"]["result"])
+
+
+def test_victoriametrics_has_every_sample_as_it_was(tmp_path: Path, victoria: str) -> None:
+    moments = recent()
+    send(tmp_path, victoria + "/api/v1/write", moments, EAGER)
+
+    def exported() -> dict[tuple[str, str], dict[int, float]]:
+        form = {"match[]": '{job="gpu"}', "reduce_mem_usage": "1"}
+        text = httpx.get(victoria + "/api/v1/export", params=form, trust_env=False).text
+        found = {}
+        for line in text.splitlines():
+            one = json.loads(line)
+            name = one["metric"]["__name__"], one["metric"]["instance"]
+            found[name] = dict(zip(one["timestamps"], one["values"], strict=True))
+        return found
+
+    def told() -> dict[tuple[str, str], dict[int, float]] | None:
+        found = exported()
+        # What is new can be asked for after a second.
+        return found if sum(map(len, found.values())) >= TARGETS * (2 * NUMBERS + NUMBERS // 2) else None
+
+    found = wait_until(told, "VictoriaMetrics to show all samples")
+    for target in range(TARGETS):
+        instance = f"10.0.0.{target}:9400"
+        counted = {moment: 1e15 + number for number, moment in enumerate(moments)}
+        assert found["counted_total", instance] == counted
+        ending = found["ending", instance]
+        assert {at: value for at, value in ending.items() if value is not None} == {
+            moment: -0.5 * number for number, moment in enumerate(moments[: NUMBERS // 2])
+        }

@@ -1,0 +1,99 @@
+"""What remote write has accepted arrives, in order: over `kill -9`, and over a disk that fills up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from integration.write_driver import TARGETS
+from running import free_port
+from write_helpers import Post, ScriptedReceiver, receiving, sending, settings, until
+
+DRIVER = Path(__file__).with_name("write_driver.py")
+DISK = Path(__file__).with_name("write_full_disk.py")
+KILLS = 25
+
+
+def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(12)
+    file, queues = tmp_path / "accepted", tmp_path / "queues"
+    there = ScriptedReceiver(port=free_port())
+
+    def script(post: Post) -> str:
+        # One in ten is to be tried again, so that kills meet requests at every stage.
+        return "503 Later" if chance.random() < 0.1 else "204 No Content"
+
+    there.script = script
+
+    def accepted() -> list[int]:
+        return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    async def one_life(first: int) -> None:
+        shards = str(chance.choice([1, 2, 3, 5]))
+        more = chance.choice([1, 20, 200, 500])
+        before = len(accepted())
+        command = [sys.executable, str(DRIVER), there.url, str(queues), shards, str(first), str(file)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+
+            def enough() -> bool:
+                assert program.poll() is None, program.stderr.read()  # type: ignore[union-attr]
+                return len(accepted()) >= before + more
+
+            await until(enough, "blocks to be accepted")
+            program.kill()
+
+    async def test() -> None:
+        for life in range(KILLS):
+            first = max(accepted(), default=-1) + 2
+            # In every third life the receiver is away, and a queue builds up.
+            if life % 3 == 2:
+                await one_life(first)
+            else:
+                async with receiving(there):
+                    await one_life(first)
+        async with receiving(there), sending(queues, settings(there.url)) as rest:
+            await until(lambda: not rest.state()[0].queued_blocks, "the queue to be empty")
+            assert sum(rest.state()[0].dropped.values()) == 0
+
+    asyncio.run(test())
+    by_target: dict[int, list[int]] = defaultdict(list)
+    for target, number in there.taken:
+        by_target[target].append(number)
+    numbers = set(accepted())
+    for target in range(TARGETS):
+        lost = numbers - set(by_target[target])
+        assert not lost, f"{len(lost)} of {len(numbers)} accepted blocks of target {target} never arrived"
+        # Without what came twice they are in order: nothing new came after something newer.
+        once = list(dict.fromkeys(by_target[target]))
+        assert once == sorted(once)
+    twice = len(there.taken) - len(set(there.taken))
+    # At most what was in flight, a request per shard, and what an answer did not reach.
+    assert twice <= KILLS * 5 * 20
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{KILLS} x kill -9: {len(numbers) * TARGETS} samples accepted, all arrived, in order;"
+            f" {twice} of them twice\n"
+        )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_costs_the_oldest_samples_alone_and_the_order_is_kept() -> None:
+    """In a mount namespace of its own, with a tmpfs of 1 MiB; what is checked is in that program."""
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, str(DISK)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all that the state says is left has arrived" in done.stdout

@@ -1,0 +1,89 @@
+"""A target that does what a test tells it to, page by page, and counts who has asked for what."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+TEXT = "text/plain; version=0.0.4"
+OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Answer:
+    body: str
+    content_type: str = TEXT
+    status: int = 200
+    delay: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Target:
+    """`answer` gives the answer for a path. `asked` counts answers by path and the asker's User-Agent, up to
+    the slash; `seen` has the headers of the last request for each path.
+    """
+
+    def __init__(self, answer: Callable[[str], Answer], context: ssl.SSLContext | None = None) -> None:
+        self.answer = answer
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.seen: dict[str, dict[str, str]] = {}
+        target = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                target.seen[path] = {name.lower(): value for name, value in self.headers.items()}
+                found = target.answer(path)
+                if found.delay:
+                    time.sleep(found.delay)
+                body = found.body.encode()
+                self.send_response(found.status)
+                self.send_header("Content-Type", found.content_type)
+                self.send_header("Content-Length", str(len(body)))
+                for name, value in found.headers:
+                    self.send_header(name, value)
+                self.end_headers()
+                try:
+                    self.wfile.write(body)
+                except OSError:
+                    self.close_connection = True
+                target.asked[path, self.headers.get("User-Agent", "").partition("/")[0]] += 1
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def handle(self) -> None:
+                try:
+                    super().handle()
+                except OSError:
+                    self.close_connection = True
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.port = self._server.server_address[1]
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+@contextmanager
+def scripted(answer: Callable[[str], Answer], context: ssl.SSLContext | None = None) -> Iterator[Target]:
+    target = Target(answer, context)
+    try:
+        yield target
+    finally:
+        target.close()

@@ -1,0 +1,216 @@
+"""Targets are asked within limits, and a login goes to its target alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import ssl
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from certificates import Certificates
+from gpuledger.agent.scrape.access import TargetAccess
+from gpuledger.agent.scrape.answer import Answer as Got
+from gpuledger.agent.scrape.answer import AnswerReader, ScrapeFailed
+from gpuledger.agent.scrape.client import Client, Request
+from gpuledger.host.clock import SystemClock
+from gpuledger.outputs.remote_write.settings import ClientTls, Login, Secret
+from scripted_target import Answer, scripted
+
+LOGIN = Login("Bearer", Secret("s3cret"))
+
+
+def fetched(request: Request, access: TargetAccess | None = None, times: int = 1) -> list[Got]:
+    async def run() -> list[Got]:
+        client = Client(request, access)
+        try:
+            return [await client.fetch() for _ in range(times)]
+        finally:
+            client.close()
+            await asyncio.sleep(0)
+
+    return asyncio.run(run())
+
+
+def access(
+    tls: ClientTls | None = None, login: Login | None = None, *, encrypted: bool = False
+) -> TargetAccess:
+    return TargetAccess(tls or ClientTls(), login, SystemClock(), encrypted=encrypted)
+
+
+def test_a_page_comes_over_one_connection_again_and_again() -> None:
+    with scripted(lambda path: Answer(f"a{path}")) as target:
+        found = fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0), times=3)
+        assert [answer.page() for answer in found] == [b"a/m"] * 3
+        assert target.seen["/m"]["x-prometheus-scrape-timeout-seconds"] == "5"
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_anew() -> None:
+    with scripted(lambda path: Answer("a", headers=(("Connection", "close"),))) as target:
+        assert len(fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0), times=2)) == 2
+
+
+def test_a_slow_target_is_given_up() -> None:
+    with (
+        scripted(lambda path: Answer("a", delay=1.0)) as target,
+        pytest.raises(ScrapeFailed, match=r"did not answer within 0.2 s"),
+    ):
+        fetched(Request(f"http://127.0.0.1:{target.port}/m", 0.2))
+
+
+def test_another_status_is_a_failure() -> None:
+    with (
+        scripted(lambda path: Answer("a", status=503)) as target,
+        pytest.raises(ScrapeFailed, match="status 503"),
+    ):
+        fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0))
+
+
+def test_nobody_there_is_told_in_plain_words() -> None:
+    with pytest.raises(ScrapeFailed, match="cannot connect: connection refused"):
+        fetched(Request("http://127.0.0.1:1/m", 5.0))
+
+
+def test_a_login_goes_to_its_target_and_not_where_that_leads() -> None:
+    with scripted(lambda path: Answer("there")) as other:
+        moved = Answer("", status=302, headers=(("Location", f"http://127.0.0.1:{other.port}/there"),))
+        here = Answer("", status=302, headers=(("Location", "/here"),))
+
+        def answer(path: str) -> Answer:
+            return {"/away": moved, "/same": here}.get(path, Answer("here"))
+
+        with scripted(answer) as target:
+            for path, body in (("/away", b"there"), ("/same", b"here")):
+                request = Request(f"http://127.0.0.1:{target.port}{path}", 5.0, cleartext_credentials=True)
+                assert fetched(request, access(login=LOGIN))[0].body == body
+            assert target.seen["/away"]["authorization"] == "Bearer s3cret"
+            assert target.seen["/here"]["authorization"] == "Bearer s3cret"
+            assert "authorization" not in other.seen["/there"]
+
+
+def test_a_login_does_not_go_over_plain_http_unasked() -> None:
+    with scripted(lambda path: Answer("a")) as target:
+        with pytest.raises(ScrapeFailed, match="a login is not sent over plain http"):
+            fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0), access(login=LOGIN))
+        assert target.seen == {}
+
+
+def test_redirects_that_go_round_end() -> None:
+    with (
+        scripted(lambda path: Answer("", status=302, headers=(("Location", path),))) as target,
+        pytest.raises(ScrapeFailed, match="more than 10 times"),
+    ):
+        fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0))
+
+
+def test_certificates_are_verified_and_shown(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
+    context.load_verify_locations(certificates.crt("ca"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    ca = Secret(file=certificates.crt("ca"))
+    shown = ClientTls(
+        ca=ca,
+        certificate=Secret(file=certificates.crt("client")),
+        key=Secret(file=certificates.key("client")),
+    )
+    stranger = ClientTls(ca=Secret(file=certificates.crt("stranger")))
+    with scripted(lambda path: Answer("a" * 200_000), context) as target:
+        request = Request(f"https://127.0.0.1:{target.port}/m", 5.0)
+        found = fetched(request, access(shown, encrypted=True), times=2)
+        assert [len(answer.body) for answer in found] == [200_000] * 2
+        with pytest.raises(ScrapeFailed, match="certificate is not accepted"):
+            fetched(request, access(stranger, encrypted=True))
+        with pytest.raises(ScrapeFailed):
+            fetched(request, access(ClientTls(ca=ca), encrypted=True))
+
+
+def test_a_token_is_read_anew_when_its_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+
+    class Clock:
+        now = 0.0
+
+        def unix(self) -> float:
+            return self.now
+
+        def elapsed(self) -> float:
+            return self.now
+
+    clock = Clock()
+    login = TargetAccess(ClientTls(), Login("Bearer", Secret(file=file)), clock, encrypted=False)
+
+    async def run(port: int) -> None:
+        client = Client(Request(f"http://127.0.0.1:{port}/m", 5.0, cleartext_credentials=True), login)
+        await client.fetch()
+        file.write_text("second, and longer")
+        clock.now = 10.0
+        await client.fetch()
+        client.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a")) as target:
+        asyncio.run(run(target.port))
+        assert target.seen["/m"]["authorization"] == "Bearer second, and longer"
+
+
+def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
+    packed = gzip.compress(b"a" * 1_000_000)
+    answer = Got(200, "OK", {"content-encoding": "gzip"}, packed)
+    assert len(answer.page(1_000_000)) == 1_000_000
+    with pytest.raises(ScrapeFailed, match="body size limit") as caught:
+        answer.page(999_999)
+    assert caught.value.oversized
+
+
+@pytest.mark.parametrize("body", [gzip.compress(b"a")[:-3], b"no gzip", gzip.compress(b"a") + b"rest"])
+def test_a_broken_gzip_body_is_a_failure(body: bytes) -> None:
+    with pytest.raises(ScrapeFailed, match="gzip body"):
+        Got(200, "OK", {"content-encoding": "gzip"}, body).page()
+
+
+def chunked(body: bytes, sizes: list[int]) -> bytes:
+    parts, at = [], 0
+    for size in sizes:
+        piece = body[at : at + size]
+        if piece:
+            parts.append(b"%x;x=y\r\n%b\r\n" % (len(piece), piece))
+        at += size
+    if body[at:]:
+        parts.append(b"%x\r\n%b\r\n" % (len(body[at:]), body[at:]))
+    return b"".join(parts) + b"0\r\nTrailer: x\r\n\r\n"
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=50), st.lists(st.integers(1, 9), max_size=5), st.integers(1, 40), st.booleans())
+def test_an_answer_is_the_same_however_it_is_cut(
+    body: bytes, sizes: list[int], step: int, by_length: bool
+) -> None:
+    head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nA: b\r\n"
+    if by_length:
+        sent = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    else:
+        sent = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(body, sizes)
+    reader = AnswerReader()
+    done = [reader.feed(sent[at : at + step]) for at in range(0, len(sent), step)]
+    assert done == [False] * (len(done) - 1) + [True]
+    assert reader.answer is not None
+    assert (reader.answer.body, reader.answer.headers["a"], reader.keeps_open) == (body, "b", True)
+
+
+BROKEN = [
+    b"SSH-2.0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n" + b"a" * 70_000,
+]
+
+
+@pytest.mark.parametrize("sent", BROKEN, ids=range(len(BROKEN)))
+def test_what_is_no_answer_is_a_failure(sent: bytes) -> None:
+    with pytest.raises(ScrapeFailed):
+        AnswerReader().feed(sent)

@@ -1,0 +1,204 @@
+"""One target over time, and targets that come and go: what is handed over, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from gpuledger.agent.agent import AgentView
+from gpuledger.agent.families import SPECS, tell
+from gpuledger.agent.overview import render
+from gpuledger.agent.relabel.rule import Relabelling, Rule
+from gpuledger.agent.scrape.labelling import Delivery
+from gpuledger.agent.scrape.loop import Deliveries, TargetLoop
+from gpuledger.agent.scrape.pool import Pool
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.scrape.timing import Beat
+from gpuledger.exposition.remote_write import STALE
+from gpuledger.exposition.text import encode
+from gpuledger.host.clock import SystemClock
+from gpuledger.outputs.remote_write.block import Block
+from running import promtool_check
+from scripted_target import Answer, scripted
+from write_request import series_of
+
+ALL = Deliveries(Delivery())
+Told = dict[str, float | None]
+
+
+class Taken:
+    """What was handed over, block by block: series by name (None: ended), and for whom."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.receivers: list[Collection[str] | None] = []
+
+    def accept(self, block: Block, receivers: Collection[str] | None) -> None:
+        self.blocks.append(block)
+        self.receivers.append(receivers)
+
+    def told(self, number: int = -1) -> Told:
+        found: Told = {}
+        for labels, ((value, _),) in series_of(self.blocks[number].payload):
+            found[dict(labels)["__name__"]] = None if value == STALE else struct.unpack("<d", value)[0]
+        return found
+
+
+def target(port: int, settings: ScrapeSettings | None = None) -> Target:
+    url = f"http://127.0.0.1:{port}/metrics"
+    return Target("t", url, (("instance", "i"), ("job", "t")), settings or ScrapeSettings(interval=1.0))
+
+
+def scraped(
+    pages: list[Answer], settings: ScrapeSettings | None = None, deliveries: Deliveries = ALL
+) -> Taken:
+    """Each page scraped once."""
+    taken, left = Taken(), list(pages)
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(target(port, settings), deliveries, taken.accept, SystemClock())
+        for number in range(len(pages)):
+            await loop.scrape(1_700_000_000_000 + number)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: left.pop(0)) as one:
+        asyncio.run(run(one.port))
+    return taken
+
+
+def test_a_scrape_is_one_block_with_what_tells_of_it() -> None:
+    taken = scraped([Answer("a 1\nb 2\n")])
+    told = taken.told()
+    assert told.pop("scrape_duration_seconds") is not None
+    assert told == {
+        "a": 1.0,
+        "b": 2.0,
+        "up": 1.0,
+        "scrape_samples_scraped": 2.0,
+        "scrape_samples_post_metric_relabeling": 2.0,
+        "scrape_series_added": 2.0,
+    }
+    (block,) = taken.blocks
+    assert (block.samples, block.oldest, block.newest) == (7, 1_700_000_000_000, 1_700_000_000_000)
+
+
+def test_a_failed_scrape_is_down_and_ends_what_was_told() -> None:
+    taken = scraped([Answer("a 1\n"), Answer("", status=500), Answer("a 1\n")])
+    second = taken.told(1)
+    assert (second["a"], second["up"]) == (None, 0.0)
+    assert (taken.told(2)["a"], taken.told(2)["up"]) == (1.0, 1.0)
+
+
+def test_all_blocks_of_a_target_have_the_same_shard() -> None:
+    assert len({block.shard for block in scraped([Answer("a 1\n")] * 3).blocks}) == 1
+
+
+def test_a_sample_with_its_own_time_is_told_at_it() -> None:
+    (block,) = scraped([Answer("a 1 1600000000123\nold 1 -5\nb 1\n")]).blocks
+    times = {dict(labels)["__name__"]: time for labels, ((_, time),) in series_of(block.payload)}
+    assert (times["a"], times["old"], times["b"]) == (1_600_000_000_123, -5, 1_700_000_000_000)
+    assert (block.oldest, block.newest) == (-5, 1_700_000_000_000)
+
+
+def test_receivers_with_other_rules_get_their_own_block() -> None:
+    drop = Relabelling((Rule(action="drop", source_labels=("__name__",), regex="a|scrape_.*"),))
+    other = Delivery((("cluster", "c"),), drop)
+    deliveries = Deliveries(
+        Delivery((("cluster", "c"),)), frozenset({"plain"}), ((other, frozenset({"less"})),)
+    )
+    taken = scraped([Answer("a 1\nb 2 1600000000000\nc 3\n"), Answer("a 1\n")], deliveries=deliveries)
+    assert taken.receivers == [{"plain"}, {"less"}] * 2
+    assert taken.told(1) == {"b": 2.0, "c": 3.0, "up": 1.0}
+    assert taken.told(3) == {"c": None, "up": 1.0}
+    assert all(("cluster", "c") in labels for labels, _ in series_of(taken.blocks[1].payload))
+
+
+@pytest.mark.parametrize(
+    ("page", "honored"),
+    [("DCGM_FI_DEV_GPU_TEMP", True), ("# HELP x y\ngpuledger_build_info", True), ("node_load1", False)],
+)
+def test_without_a_word_a_gpu_exporters_labels_stand(page: str, honored: bool) -> None:
+    taken = scraped([Answer(page + '{job="mine"} 1\n')])
+    labels = [dict(labels) for labels, _ in series_of(taken.blocks[0].payload)]
+    assert any(found["job"] == "mine" for found in labels) is honored
+
+
+def test_extra_metrics_are_told_when_asked_for() -> None:
+    settings = ScrapeSettings(interval=1.0, timeout=0.5, sample_limit=9, extra_metrics=True)
+    told = scraped([Answer("a 1\n")], settings).told()
+    assert (told["scrape_timeout_seconds"], told["scrape_sample_limit"]) == (0.5, 9.0)
+    assert told["scrape_body_size_bytes"] == 4.0
+
+
+def test_a_target_that_is_taken_out_ends_after_a_while_and_a_changed_one_goes_on() -> None:
+    quick = ScrapeSettings(interval=0.1, timeout=0.1)
+    fewer = replace(
+        quick, relabelling=Relabelling((Rule(action="drop", source_labels=("__name__",), regex="a"),))
+    )
+    taken = Taken()
+
+    async def until(condition: str, wanted: float | None) -> None:
+        async with asyncio.timeout(30):
+            while not any(taken.told(at).get(condition, 7.0) == wanted for at in range(len(taken.blocks))):
+                await asyncio.sleep(0.01)
+
+    async def run(port: int) -> None:
+        pool = Pool(taken.accept, SystemClock())
+        pool.become([target(port, quick)], ALL)
+        await until("a", 1.0)
+        pool.become([target(port, fewer)], ALL)
+        await until("a", None)
+        assert not any(taken.told(at).get("b", 2.0) is None for at in range(len(taken.blocks)))
+        pool.become([], ALL)
+        await until("b", None)
+        assert taken.told()["up"] is None
+        await pool.stop()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\nb 2\n")) as one:
+        asyncio.run(run(one.port))
+
+
+def test_beats_are_spread_and_evenly_apart() -> None:
+    beats = [Beat(15.0, digest).next(1_000_000.0) for digest in range(0, 15_000, 1000)]
+    assert len(set(beats)) == 15
+    assert max(beats) - min(beats) == 14_000
+    beat = Beat(15.0, 7)
+    first = beat.next(1_000_000.0)
+    assert beat.next(first / 1000 - 0.001, first) == first + 15_000
+    assert beat.next(first / 1000 + 40.0, first) == first + 45_000
+
+
+def test_a_timestamp_is_the_beats_own_when_it_is_hardly_late() -> None:
+    beat = Beat(15.0, 0)
+    assert beat.timestamp(15_000, 15.0015) == 15_000
+    assert beat.timestamp(15_000, 15.0025) == 15_002
+
+
+def view_of(loops: list[TargetLoop]) -> AgentView:
+    return AgentView(
+        1_700_000_100.0, tuple(loops), {loop.target.group: loop.totals for loop in loops}, (), 2, "", 1.0
+    )
+
+
+def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
+    loop = TargetLoop(target(1), ALL, Taken().accept, SystemClock())
+    asyncio.run(loop.scrape(1_700_000_000_000))
+    page = render(replace(view_of([loop]), error="agent.yaml: <b>"))
+    assert "down<br>cannot connect: connection refused" in page
+    assert "100 s ago" in page
+    assert "&lt;b&gt;" in page
+    text = encode(tell(view_of([loop]))).decode()
+    assert 'gpuledger_agent_targets{group="t",state="down"} 1\n' in text
+    assert 'gpuledger_agent_scrape_failures_total{group="t",reason="request"} 1\n' in text
+    assert promtool_check(text) == (0, [])
+
+
+def test_every_family_is_declared_once() -> None:
+    names = [spec.name for spec in SPECS]
+    assert len(names) == len(set(names))

@@ -1,0 +1,118 @@
+"""kubernetes/*.yaml and deploy/rbac.yaml: what the chart makes, for kubectl alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from chart import MANIFESTS, ROOT, pod_specs
+
+NAMES = sorted(file.name for file in MANIFESTS.iterdir())
+WITH_NAMESPACE = [name for name in NAMES if name not in ("servicemonitor.yaml", "prometheusrule.yaml")]
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")))
+
+
+def test_they_are_what_make_manifests_writes(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-B", str(ROOT / "deploy/helm/make/manifests.py"), str(tmp_path)], check=True
+    )
+    made = {str(file.relative_to(tmp_path)): file.read_text() for file in tmp_path.rglob("*.yaml")}
+    kept = {
+        name: (ROOT / name).read_text()
+        for name in [*(f"kubernetes/{name}" for name in NAMES), "deploy/rbac.yaml"]
+    }
+    assert kept == made, "run `make manifests`"
+
+
+def test_the_documented_files_are_there() -> None:
+    assert {
+        "daemonset.yaml",
+        "cronjob.yaml",
+        "openshift-daemonset.yaml",
+        "openshift-scc.yaml",
+        "servicemonitor.yaml",
+    } <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", WITH_NAMESPACE)
+def test_the_namespace_stands_first_so_that_one_apply_is_enough(name: str) -> None:
+    made = objects(name)
+    assert made[0]["kind"] == "Namespace"
+    assert made[0]["metadata"]["name"] == "gpu-monitoring"
+    assert made[0]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert {one["metadata"].get("namespace", "gpu-monitoring") for one in made} == {"gpu-monitoring"}
+
+
+def test_the_energy_exporters_names_labels_and_port() -> None:
+    by_kind = {one["kind"]: one for one in objects("daemonset.yaml")}
+    daemonset, service = by_kind["DaemonSet"], by_kind["Service"]
+    for one in (daemonset, service, by_kind["ServiceAccount"]):
+        assert one["metadata"]["name"] == "my-gpu-exporter"
+        assert one["metadata"]["labels"]["app"] == "my-gpu-exporter"
+    assert daemonset["spec"]["template"]["metadata"]["labels"]["app"] == "my-gpu-exporter"
+    assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("metrics", 9400)]
+    spec = daemonset["spec"]["template"]["spec"]
+    assert [init["name"] for init in spec["initContainers"]] == ["enable-accounting"]
+    assert "nvidia-smi -am 1" in spec["initContainers"][0]["args"][0]
+    assert spec["hostPID"] is True
+
+
+def test_they_tell_all_of_the_families_that_people_come_with() -> None:
+    (config,) = [one for one in objects("daemonset.yaml") if one["kind"] == "ConfigMap"]
+    told = yaml.safe_load(config["data"]["gpuledger.yaml"])
+    assert told["dialect"] == ["process", "session", "energy", "native"]
+
+
+def test_the_process_exporters_name_and_schedule() -> None:
+    (cronjob,) = [one for one in objects("cronjob.yaml") if one["kind"] == "CronJob"]
+    assert cronjob["metadata"]["name"] == "gpu-process-metrics-collector"
+    assert cronjob["spec"]["schedule"] == "*/1 * * * *"
+
+
+def test_exporter_and_collector_stand_beside_each_other() -> None:
+    def named(name: str) -> set[tuple[str, str]]:
+        return {(one["kind"], one["metadata"]["name"]) for one in objects(name) if one["kind"] != "Namespace"}
+
+    assert named("daemonset.yaml") & named("cronjob.yaml") == set()
+
+
+def test_openshifts_constraints_are_for_the_account_of_its_daemonset() -> None:
+    scc = {one["kind"]: one for one in objects("openshift-scc.yaml")}
+    (account,) = [one for one in objects("openshift-daemonset.yaml") if one["kind"] == "ServiceAccount"]
+    (subject,) = scc["RoleBinding"]["subjects"]
+    assert (subject["name"], subject["namespace"]) == (
+        account["metadata"]["name"],
+        account["metadata"]["namespace"],
+    )
+    assert scc["ClusterRole"]["rules"][0]["resourceNames"] == [
+        scc["SecurityContextConstraints"]["metadata"]["name"]
+    ]
+    (spec,) = pod_specs(objects("openshift-daemonset.yaml"))
+    assert spec["runtimeClassName"] == "nvidia"
+    asked = {name for one in spec["containers"] for name in one["securityContext"]["capabilities"]["add"]}
+    assert set(scc["SecurityContextConstraints"]["allowedCapabilities"]) == asked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_says_that_helm_looks_after_it(name: str) -> None:
+    text = (MANIFESTS / name).read_text(encoding="utf-8").lower()
+    assert "helm.sh" not in text
+    assert "managed-by" not in text
+
+
+def test_the_rights_in_deploy_are_the_charts() -> None:
+    (role,) = [
+        one
+        for one in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
+        if one["kind"] == "ClusterRole"
+    ]
+    (in_manifest,) = [one for one in objects("daemonset.yaml") if one["kind"] == "ClusterRole"]
+    assert role["rules"] == in_manifest["rules"]

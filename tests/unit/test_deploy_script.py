@@ -1,0 +1,236 @@
+"""deploy/deploy.sh: which commands it has helm and kubectl run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from chart import CHART, ROOT
+
+LINK = ROOT / "deploy_astrago.sh"
+CONTEXT = ["--namespace", "gpu-operator", "--reuse-values"]
+EXPORTER = [
+    "upgrade",
+    "gpuledger",
+    str(CHART),
+    "--install",
+    "--namespace",
+    "gpu-monitoring",
+    "--reuse-values",
+]
+COLLECTOR = ["upgrade", "gpu-collector", str(CHART), "--install", *CONTEXT, "--set"]
+
+# Notes what it is asked, and tells of the releases whose values lie in a folder.
+STAND_IN = """\
+#!/bin/bash
+printf '%s\\n' "$(basename "$0") $*" >> "$CALLS"
+case "$1 $2" in
+  "get values") [ -f "$RELEASES/$3" ] && cat "$RELEASES/$3" ;;
+  "get namespace") [ -z "$NEW" ] ;;
+esac
+"""
+
+
+class Machine:
+    """A PATH with stand-ins for helm and kubectl."""
+
+    def __init__(self, folder: Path) -> None:
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        self._calls = folder / "calls"
+        self._releases = folder / "releases"
+        self._releases.mkdir()
+        self._folder = folder
+
+    def has(self, *programs: str) -> Machine:
+        for name in programs:
+            (self._bin / name).write_text(STAND_IN)
+            (self._bin / name).chmod(0o755)
+        return self
+
+    def installed(self, release: str, values: str = "{}\n") -> Machine:
+        (self._releases / release).write_text(values)
+        return self
+
+    def run(self, *words: str, script: Path = LINK, **env: str) -> subprocess.CompletedProcess[str]:
+        variables = {
+            "PATH": f"{self._bin}:/usr/bin:/bin",
+            "CALLS": str(self._calls),
+            "RELEASES": str(self._releases),
+            "NEW": "",
+            **env,
+        }
+        return subprocess.run(
+            ["/bin/bash", script, *words],
+            capture_output=True,
+            text=True,
+            env=variables,
+            cwd=self._folder,
+            check=False,
+        )
+
+    def changes(self) -> list[list[str]]:
+        """What was done: questions left out."""
+        calls = self._calls.read_text().splitlines() if self._calls.exists() else []
+        return [call.split() for call in calls if " get " not in call]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path).has("helm", "kubectl")
+
+
+def test_the_documented_name_is_a_link_to_it() -> None:
+    assert LINK.readlink() == Path("deploy/deploy.sh")
+    assert os.access(LINK, os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (["sync"], [EXPORTER, [*COLLECTOR, "gpu-process-exporter.enabled=true"]]),
+        (["sync", "exporter"], [EXPORTER]),
+        (["sync", "gpu-process-exporter"], [[*COLLECTOR, "gpu-process-exporter.enabled=true"]]),
+        (["sync", "gpu-session-monitoring"], [[*COLLECTOR, "gpu-session-monitoring.enabled=true"]]),
+        (["sync", "exporter", "--", "--set", "port=1"], [[*EXPORTER, "--set", "port=1"]]),
+        (
+            ["sync", "--", "--wait"],
+            [[*EXPORTER, "--wait"], [*COLLECTOR, "gpu-process-exporter.enabled=true", "--wait"]],
+        ),
+    ],
+)
+def test_sync_installs_or_brings_up_to_date(
+    words: list[str], done: list[list[str]], machine: Machine
+) -> None:
+    assert machine.run(*words).returncode == 0
+    assert machine.changes() == [["helm", *call] for call in done]
+
+
+def test_a_new_namespace_admits_host_pids_and_one_that_is_there_is_left_alone(machine: Machine) -> None:
+    machine.run("sync", "exporter", NEW="yes")
+    assert machine.changes()[:2] == [
+        ["kubectl", "create", "namespace", "gpu-monitoring"],
+        ["kubectl", "label", "namespace", "gpu-monitoring", "pod-security.kubernetes.io/enforce=privileged"],
+    ]
+
+
+def test_namespaces_are_the_users_choice(machine: Machine) -> None:
+    machine.run("sync", EXPORTER_NAMESPACE="a", COLLECTOR_NAMESPACE="b")
+    assert [call[call.index("--namespace") + 1] for call in machine.changes()] == ["a", "b"]
+
+
+BOTH = "gpu-process-exporter:\n  enabled: true\ngpu-session-monitoring:\n  enabled: true\n"
+PROCESS = "gpu-process-exporter:\n  enabled: true\n"
+OFF = "gpu-process-exporter:\n  enabled: true\ngpu-session-monitoring:\n  enabled: false\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "component", "done"),
+    [
+        (PROCESS, "gpu-process-exporter", [["uninstall", "gpu-collector", "--namespace", "gpu-operator"]]),
+        (OFF, "gpu-process-exporter", [["uninstall", "gpu-collector", "--namespace", "gpu-operator"]]),
+        (
+            BOTH,
+            "gpu-process-exporter",
+            [
+                [
+                    "upgrade",
+                    "gpu-collector",
+                    str(CHART),
+                    *CONTEXT,
+                    "--set",
+                    "gpu-process-exporter.enabled=false",
+                ]
+            ],
+        ),
+        (
+            BOTH,
+            "gpu-session-monitoring",
+            [
+                [
+                    "upgrade",
+                    "gpu-collector",
+                    str(CHART),
+                    *CONTEXT,
+                    "--set",
+                    "gpu-session-monitoring.enabled=false",
+                ]
+            ],
+        ),
+        (PROCESS, "gpu-session-monitoring", []),
+        (None, "gpu-process-exporter", []),
+    ],
+    ids=["alone", "the other off", "of both", "the other of both", "not this one", "nothing there"],
+)
+def test_destroy_takes_one_collector_away_and_leaves_the_other(
+    values: str | None, component: str, done: list[list[str]], machine: Machine
+) -> None:
+    if values is not None:
+        machine.installed("gpu-collector", values)
+    got = machine.run("destroy", component)
+    assert got.returncode == 0
+    assert machine.changes() == [["helm", *call] for call in done]
+    assert done or f"{component} is not installed" in got.stdout
+
+
+def test_destroy_takes_all_away_and_says_that_the_books_stay(machine: Machine) -> None:
+    machine.installed("gpu-collector", PROCESS).installed("gpuledger")
+    got = machine.run("destroy")
+    assert machine.changes() == [
+        ["helm", "uninstall", "gpu-collector", "--namespace", "gpu-operator"],
+        ["helm", "uninstall", "gpuledger", "--namespace", "gpu-monitoring"],
+    ]
+    assert "rm -rf /host/var/lib/gpuledger" in got.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "a command is wanted: sync or destroy"),
+        (["snyc"], "unknown command 'snyc'"),
+        (["sync", "gpu-proces-exporter"], "unknown component 'gpu-proces-exporter'"),
+        (["sync", "exporter", "--set", "a=b"], "Flags for helm stand after --"),
+        (["destroy", "exporter", "--", "--wait"], "destroy takes no flags"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line_and_nothing_is_done(
+    words: list[str], said: str, machine: Machine
+) -> None:
+    got = machine.run(*words)
+    assert (got.returncode, machine.changes()) == (2, [])
+    (line,) = got.stderr.splitlines()
+    assert line.startswith("deploy_astrago.sh: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(("there", "missing"), [(["kubectl"], "helm"), (["helm"], "kubectl")])
+def test_a_missing_program_is_named_with_where_to_get_it(
+    there: list[str], missing: str, tmp_path: Path
+) -> None:
+    # kubectl may be this machine's own.
+    got = Machine(tmp_path).has(*there).run("sync", **{missing.upper(): f"no-such-{missing}"})
+    assert got.returncode == 1
+    (line,) = got.stderr.splitlines()
+    assert f"no-such-{missing} is not installed, or not in PATH; get it from https://" in line
+
+
+def test_help_lists_commands_and_components(machine: Machine) -> None:
+    got = machine.run("--help", script=ROOT / "deploy/deploy.sh")
+    assert got.returncode == 0
+    for word in (
+        "deploy.sh sync",
+        "destroy",
+        "gpu-process-exporter",
+        "gpu-session-monitoring",
+        "gpu-operator",
+    ):
+        assert word in got.stdout
+
+
+def test_a_release_that_helm_cannot_upgrade_ends_it(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "bin/helm").write_text("#!/bin/bash\necho broken >&2; exit 3\n")
+    got = machine.run("sync")
+    assert (got.returncode, got.stderr) == (3, "broken\n")

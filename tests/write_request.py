@@ -1,0 +1,67 @@
+"""The official protobuf's view of remote write 1.0 requests, its messages described here field by field."""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+
+import cramjam
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+# message: (field, number, type, repeated, message type)
+_MESSAGES: dict[str, list[tuple[str, int, int, bool, str]]] = {
+    "WriteRequest": [
+        ("timeseries", 1, _FIELD.TYPE_MESSAGE, True, "TimeSeries"),
+        ("metadata", 3, _FIELD.TYPE_MESSAGE, True, "MetricMetadata"),
+    ],
+    "TimeSeries": [
+        ("labels", 1, _FIELD.TYPE_MESSAGE, True, "Label"),
+        ("samples", 2, _FIELD.TYPE_MESSAGE, True, "Sample"),
+    ],
+    "Label": [("name", 1, _FIELD.TYPE_STRING, False, ""), ("value", 2, _FIELD.TYPE_STRING, False, "")],
+    "Sample": [("value", 1, _FIELD.TYPE_DOUBLE, False, ""), ("timestamp", 2, _FIELD.TYPE_INT64, False, "")],
+    "MetricMetadata": [
+        ("type", 1, _FIELD.TYPE_INT32, False, ""),
+        ("metric_family_name", 2, _FIELD.TYPE_STRING, False, ""),
+        ("help", 4, _FIELD.TYPE_STRING, False, ""),
+        ("unit", 5, _FIELD.TYPE_STRING, False, ""),
+    ],
+}
+
+
+def _request_class() -> type[Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="write.proto", package="prometheus", syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, repeated, of in fields:
+            message.field.add(
+                name=field,
+                number=number,
+                type=kind,  # type: ignore[arg-type]  # the stubs know the enum's own type alone
+                label=_FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL,
+                type_name=f".prometheus.{of}" if of else None,
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("prometheus.WriteRequest"))
+
+
+WriteRequest = _request_class()
+
+
+def series_of(payload: bytes) -> list[tuple[list[tuple[str, str]], list[tuple[bytes, int]]]]:
+    """Each series' labels and samples, a value as its eight bytes, so that one NaN is not another."""
+    request = WriteRequest.FromString(payload)
+    return [
+        (
+            [(label.name, label.value) for label in series.labels],
+            [(pack("<d", sample.value), sample.timestamp) for sample in series.samples],
+        )
+        for series in request.timeseries
+    ]
+
+
+def unpacked(body: bytes) -> bytes:
+    """The body of a request without its snappy."""
+    return bytes(cramjam.snappy.decompress_raw(body))

@@ -60,7 +60,7 @@ manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew fr
 
 screenshots: $(VENV)/.dev debian  ## take docs/pictures/ anew, of a simulated node (some minutes)
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
-	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top.svg
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top.png
 
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md

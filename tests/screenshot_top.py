@@ -1,6 +1,6 @@
-"""Takes the picture of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.svg`.
+"""Takes the picture of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.png`.
 
-The real view of a simulated node, in a terminal of a hundred columns, as Textual draws it into an SVG.
+The real view of a simulated node, in a terminal of a hundred columns, as Textual and Chromium draw it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from browser import chromium
 from gpuledger.cli.node_api import Access
 from gpuledger.cli.top_feeds import RemoteFeed
 from gpuledger.terminal.app import TopApp
@@ -49,10 +50,13 @@ def take(file: Path) -> None:
     """Write the picture."""
     with serving("--source", "simulator", *PACE, env=NODE) as server:
         server.wait_ticks(40)
-        picture = asyncio.run(_drawn(server.url))
-    # The fonts of whoever looks at it, and none from elsewhere.
-    picture = re.sub(r"@font-face\s*\{[^}]*\}", "", picture)
-    file.write_text("\n".join(line.rstrip() for line in picture.splitlines()) + "\n", encoding="utf-8")
+        drawing = asyncio.run(_drawn(server.url))
+    # In the machine's own fonts: none is fetched.
+    drawing = re.sub(r"@font-face\s*\{[^}]*\}", "", drawing)
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1100, "height": 1000})
+        page.set_content(f"<style>body {{ margin: 0 }}</style>{drawing}")
+        page.locator("svg").screenshot(path=file, omit_background=True)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,12 @@ def test_every_letter_is_the_first_of_its_column_and_of_no_other():
     assert all(name.startswith(key.letter) for name, key in KEYS.items())
 
 
+@pytest.mark.parametrize("name", sorted(KEYS))
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_order_is_written_as_it_can_be_given(name, reverse):
+    assert parse_order(str(Order(name, reverse))) == Order(name, reverse)
+
+
 def test_the_neighbour_of_the_last_column_is_itself():
     assert Order("joules").moved(1).by == "age"
     assert Order("age").moved(1) == Order("age")

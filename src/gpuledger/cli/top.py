@@ -62,6 +62,7 @@ Absent is '-': not told, which is not zero. More: docs/top.md
 def run(arguments: Sequence[str]) -> int:
     """Show pictures until the user has enough; answers 0."""
     made = parser("top", _ABOUT, _EXAMPLES, TOP)
+    made.usage = "gpuledger top [FLAGS]"
     given = parse(made, TOP.values(), arguments, environ)
     no_words("top", given.words)
     values = assemble(TOP.values(), given.flags, environ, given.config, EVERYTHING)

@@ -69,6 +69,13 @@ class Order:
         """Whether the largest number, or the end of the alphabet, or the oldest comes first."""
         return self.key.falling != self.reversed
 
+    def __str__(self) -> str:
+        """As it can be given."""
+        if not self.reversed:
+            return self.by
+        # Of an age, descending is from the oldest on.
+        return f"{self.by}:{'desc' if self.falling != (self.by == 'age') else 'asc'}"
+
     def chosen(self, name: str) -> Order:
         """By this key; by the same key again: the other way."""
         return Order(name, not self.reversed) if name == self.by else Order(name)

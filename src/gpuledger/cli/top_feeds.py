@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from os import environ
 from socket import gethostname
@@ -11,13 +11,9 @@ from typing import Any
 
 from gpuledger.cli.node_api import Access, NodeApi
 from gpuledger.cli.wiring import Parts, assemble_parts
-from gpuledger.model import quantities as q
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
-from gpuledger.model.quantities import Quantity
 from gpuledger.terminal.view import Origin
-from gpuledger.web.api.snapshot import snapshot_of
+from gpuledger.web.api.snapshot import WANTS, snapshot_of
 from gpuledger.workloads.pods.settings import node_name
 
 # Power of a process is booked energy: the first reading opens the books, the second sees the counter move,
@@ -27,37 +23,14 @@ _ENOUGH = 3
 _PATIENCE = 30.0
 
 
-class _Looked:
-    """Not a vocabulary: what a snapshot is made of, so that it is read."""
-
-    name = "top"
-    specs: tuple[FamilySpec, ...] = ()
-    wants: frozenset[Quantity] = frozenset(
-        {
-            q.ENGINE_ACTIVITY,
-            q.MEMORY_TOTAL,
-            q.MEMORY_USED,
-            q.POWER,
-            q.POWER_LIMIT,
-            q.TEMPERATURE,
-            q.UTILIZATION,
-        }
-    )
-
-    def tell(self, page: Page) -> Iterable[Family]:  # noqa: ARG002  (as a Dialect)
-        """Nothing: nobody scrapes it."""
-        return ()
-
-
 class LocalFeed:
     """This machine, read in this process: without books, without a server."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         """Raises as `wiring.assemble_parts` does."""
         self._changed = Condition()
-        looked = _Looked()
         self._parts: Parts = assemble_parts(
-            values, {looked.name: looked}, (looked.name,), published=self._published, keeps_books=False
+            values, {}, (), published=self._published, beside=WANTS, keeps_books=False
         )
         self._node = node_name("", environ, gethostname())
         began = datetime.fromtimestamp(self._parts.clock.unix()).astimezone()

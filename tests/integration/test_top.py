@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import bcrypt
 import pytest
@@ -218,6 +221,7 @@ def test_serve_does_not_load_what_draws():
 # What is in memory once everything of `serve` is assembled.
 _LOADED = """
 import sys
+from pathlib import Path
 from gpuledger.cli.lean import leave_out_tls
 leave_out_tls()
 import gpuledger.cli.serve
@@ -226,3 +230,18 @@ made = assemble_node({"source": "simulator", "state_dir": "none"})
 made.parts.node.tick()
 print(*sys.modules)
 """
+
+
+def test_who_cannot_be_asked_for_owners_is_said_with_the_remedy(tmp_path):
+    here = Path(__file__).parent.parent
+    stand_in, answers = here / "smi" / "nvidia_smi.py", here / "fixtures" / "smi" / "mig"
+    command = shlex.join([sys.executable, str(stand_in), "--answers", str(answers), "--"])
+    nobody = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as unheard:
+        unheard.bind(str(nobody))
+        done = gpuledger(
+            "top", "--source", "smi", "--nvidia-smi-command", command, "--docker-socket", str(nobody)
+        )
+    assert done.returncode == 0, done.stderr
+    assert str(nobody) in done.stdout
+    assert " 7001 " in done.stdout

@@ -61,6 +61,7 @@ manifests: $(VENV)/.dev chart  ## write kubernetes/ and deploy/rbac.yaml anew fr
 
 screenshots: $(VENV)/.dev debian  ## take docs/pictures/ anew, of a simulated node (some minutes)
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top.png
 
 bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/performance.md
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
@@ -96,7 +97,7 @@ clean:                   ## remove what the other targets made
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
 DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
-          openssh-client docker-compose systemd chromium
+          openssh-client docker-compose systemd chromium tmux
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ mount -t proc proc "$1/proc"; mount --rbind /dev "$1/dev"; mount --bind /etc/res
 exec chroot "$1" /bin/sh -ec "cd $5; $2"
 """
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+# Seconds after which a kept step that nobody used goes.
+_UNUSED = 3 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -193,6 +196,7 @@ class Steps:
         key = hashlib.sha256(f"{self.stage.key} RUN {value} {sorted(settings.items())}".encode()).hexdigest()
         kept = self._builder.kept(key)
         if self._keep and kept.exists():
+            os.utime(kept)
             self.stage, self._owned = Stage(kept, self.stage.config, key), False
             return
         self._write()
@@ -269,4 +273,7 @@ def locked(cache: Path) -> Iterator[None]:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for step in cache.glob("step-*"):
+            if step.stat().st_mtime < time.time() - _UNUSED:
+                shutil.rmtree(step)
         yield

@@ -132,9 +132,9 @@ def test_its_modules_are_compiled_already(images: dict[str, Stage]) -> None:
 
 
 def test_it_is_small(images: dict[str, Stage]) -> None:
-    """Debian is 82 MiB of it, Python 40, the program and its packages 15."""
+    """Debian is 82 MiB of it, Python 40, the program and its packages 33."""
     sizes = [file.lstat().st_size for file in files(images["gpuledger"]) if not file.is_symlink()]
-    assert sum(sizes) < 150 * MIB
+    assert sum(sizes) < 170 * MIB
 
 
 def test_it_says_what_it_is(images: dict[str, Stage]) -> None:

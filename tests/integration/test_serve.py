@@ -93,10 +93,20 @@ def test_the_real_driver_path_serves_what_the_library_tells(nvml: NvmlState) -> 
         )
         assert mine["gpu"] == "0"
         assert mine["command"] == Path(f"/proc/{os.getpid()}/exe").readlink().name
-        assert "Simulated" not in server.get("/").text
+        assert "Simulated" not in server.get("/plain").text
+        assert server.get("/api/v1/snapshot").json()["source"]["simulated"] is False
         starts = told["gpuledger_process_start_time_seconds"]
         (start,) = (value for labels, value in starts.items() if ("pid", str(os.getpid())) in labels)
         assert abs(start - Path(f"/proc/{os.getpid()}").stat().st_ctime) < 3600
+
+
+def test_the_api_is_told_all_it_shows_whatever_the_metrics_tell(nvml: NvmlState) -> None:
+    with serving("--source", "nvml", "--dialect", "process", env=environment(nvml)) as server:
+        # Nothing but the API is asked: what the native page wants would be read for ten minutes.
+        wait_until(lambda: server.get("/api/v1/snapshot").json()["tick"] > 2, "a third tick")
+        device = server.get("/api/v1/snapshot").json()["devices"][0]
+        shown = ("utilization_ratio", "memory_total_bytes", "power_limit_watts", "temperature_celsius")
+        assert all(device[name] is not None for name in shown), device
 
 
 def test_a_hanging_library_turns_health_within_three_intervals_and_http_still_answers(

@@ -36,19 +36,21 @@ def pinned(lock: str) -> dict[str, tuple[str, int]]:
 
 
 def needed(wanted: list[str]) -> list[Requirement]:
-    """These requirements and all that their packages, as installed here, require on any machine."""
-    found: dict[str, list[Requirement]] = {}
+    """These requirements and all that their packages, as installed here, require on this kind of machine."""
+    found: list[Requirement] = []
+    seen: set[str] = set()
     waiting = [Requirement(one) for one in wanted]
     while waiting:
         requirement = waiting.pop()
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        if str(requirement) in seen:
             continue
-        name = canonicalize_name(requirement.name)
-        if name not in found:
-            found[name] = []
-            waiting += [Requirement(one) for one in importlib.metadata.requires(name) or ()]
-        found[name].append(requirement)
-    return [one for every in found.values() for one in every]
+        seen.add(str(requirement))
+        found.append(requirement)
+        for one in map(Requirement, importlib.metadata.requires(requirement.name) or ()):
+            extras = ["", *requirement.extras]
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(one)
+    return found
 
 
 @pytest.mark.parametrize("lock", LOCKS)

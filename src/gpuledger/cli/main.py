@@ -15,6 +15,7 @@ from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 # Modules are loaded by name, so that a command pays only for itself.
 COMMANDS = {
     "serve": "serve metrics and the node's page over HTTP (what no command means)",
+    "top": "show who is on the GPUs now, in the terminal: live, or once for a pipe",
     "doctor": "say what works on this machine, what does not, why, and what to do",
     "collect": "write metrics into a file of node_exporter's textfile collector, once or --every 60s",
     "metrics": "list every family of metrics: name, type, labels, meaning, source",

@@ -12,14 +12,14 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse
 from math import isfinite
 from typing import IO, Any, NoReturn, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlencode, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from gpuledger.cli.urls import one_line, split_url
 from gpuledger.model.errors import GpuledgerError, UsageError
 
 Labels = dict[str, str]
 T = TypeVar("T")
-_LONGEST = 300
 # Bytes of one answer: some million series.
 _MOST = 512 << 20
 # No counter of joules or seconds reaches it; what is above is not a number that one can add up.
@@ -51,7 +51,7 @@ class Prometheus:
 
         Raises UsageError for what is no URL or no header.
         """
-        parts = _split(url)
+        parts = split_url(url, "--prometheus", "http://prometheus:9090")
         self.host = parts.hostname or ""
         host = parts.netloc.rpartition("@")[2]
         path = quote(parts.path.rstrip("/"), safe=_PLAIN)
@@ -88,16 +88,16 @@ class Prometheus:
             status, told, body = self._exchange(request)
         except URLError as error:
             reason = getattr(error.reason, "strerror", None) or error.reason
-            raise GpuledgerError(f"Prometheus at {self.url} cannot be reached: {_line(reason)}") from None
+            raise GpuledgerError(f"Prometheus at {self.url} cannot be reached: {one_line(reason)}") from None
         except TimeoutError:
             raise GpuledgerError(
                 f"Prometheus at {self.url} did not answer within {self._timeout:g} s"
             ) from None
         except (OSError, HTTPException) as error:
-            raise GpuledgerError(f"Prometheus at {self.url} broke off: {_line(error)}") from None
+            raise GpuledgerError(f"Prometheus at {self.url} broke off: {one_line(error)}") from None
         except (ValueError, OverflowError) as error:
             # A host that is no name, a proxy that is no URL, a query that is no text.
-            raise GpuledgerError(f"Prometheus at {self.url} cannot be asked: {_line(error)}") from None
+            raise GpuledgerError(f"Prometheus at {self.url} cannot be asked: {one_line(error)}") from None
         return self._read(status, told, body, reads)
 
     def _exchange(self, request: Request) -> tuple[int, Message, bytes]:
@@ -142,7 +142,7 @@ class Prometheus:
         location = headers.get("Location")
         if 300 <= status < 400 and location:
             raise GpuledgerError(
-                f"{self.url} sends elsewhere, to {_line(location)}: name that as --prometheus"
+                f"{self.url} sends elsewhere, to {one_line(location)}: name that as --prometheus"
             )
         try:
             answer = json.loads(self._unpacked(body) if headers.get("Content-Encoding") == "gzip" else body)
@@ -153,20 +153,7 @@ class Prometheus:
             raise GpuledgerError(
                 f"{self.url} is not a Prometheus: it answers {status} to /api/v1/query without what one says"
             ) from None
-        raise GpuledgerError(f"Prometheus at {self.url} answers {_line(reason)}")
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        right = False
-    if not right or " " in url or not url.isprintable():
-        # What stands before an @ may be a password, in whatever else is wrong with it.
-        named = _line(url.rpartition("@")[2])
-        raise UsageError(f"--prometheus: a URL such as http://prometheus:9090 is wanted, not '{named}'")
-    return parts
+        raise GpuledgerError(f"Prometheus at {self.url} answers {one_line(reason)}")
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -187,9 +174,3 @@ def _labels(one: Any) -> Labels:
     if not all(isinstance(value, str) for value in labels.values()):
         raise TypeError
     return dict(labels)
-
-
-def _line(text: object) -> str:
-    """In one line, and without what a terminal takes for more than text."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in str(text))
-    return " ".join(shown.split())[:_LONGEST]

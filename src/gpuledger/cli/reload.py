@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.cli.logs import set_up
-from gpuledger.cli.wiring import Listeners, Parts, listeners_of, map_settings, told_unasked, vocabularies
+from gpuledger.cli.wiring import (
+    Listeners,
+    Parts,
+    listeners_of,
+    map_settings,
+    shown_beside,
+    told_unasked,
+    vocabularies,
+)
 from gpuledger.config.changes import Changes, changes, files_of
 from gpuledger.config.settings import LogSettings
 from gpuledger.config.watch import FileStates, FileWatch
@@ -123,7 +131,9 @@ class Reloader:
     def _take(self, found: Changes, states: FileStates) -> None:
         values, parts = found.values, self._parts
         every = vocabularies(values)
-        pages = PageStore(every, parts.clock, parts.pages.page, told_unasked(values, every))
+        pages = PageStore(
+            every, parts.clock, parts.pages.page, told_unasked(values, every), shown_beside(values)
+        )
         listeners = listeners_of(values, every, pages, parts)
         touched = {file for file, state in states.items() if self._good.get(file) != state}
         source = self._new_source(values, touched)

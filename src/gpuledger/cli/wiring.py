@@ -32,6 +32,7 @@ from gpuledger.ledger.store.store import Store
 from gpuledger.model.checks import Finding
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.page import Dialect, MapHealth, Page
+from gpuledger.model.quantities import Quantity
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
@@ -50,6 +51,7 @@ from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.recent import STEP
+from gpuledger.web.api.snapshot import WANTS as SNAPSHOT_WANTS
 from gpuledger.web.landing import Links, landing
 from gpuledger.web.page.routes import page_routes
 from gpuledger.web.settings import WebSettings
@@ -199,9 +201,11 @@ def assemble_parts(
     listed: Iterable[str],
     published: Callable[[], None] = lambda: None,
     *,
+    beside: frozenset[Quantity] = frozenset(),
     keeps_books: bool = True,
 ) -> Parts:
-    """Source, workloads, ledger and dialects joined; `listed` are the dialects that somebody reads.
+    """Source, workloads, ledger and dialects joined; `listed` are the dialects that somebody reads, `beside`
+    the quantities that somebody else looks at.
 
     `published` is called after each new Page, from the node's own threads. Raises UsageError for a source,
     scenario or dialect that is not there, GpuledgerError for books that another program has open or a newer
@@ -212,7 +216,7 @@ def assemble_parts(
     source = ground.source(build(SourceSettings, values), build(SmiSettings, values))
     maps = ground.maps(values, source.info)
     profiling = open_profiling(build(DcgmExporterSourceSettings, values), clock)
-    pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed)
+    pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed, beside)
     store = doorway = None
     if keeps_books:
         store = open_store(build(StoreSettings, values), source.info, ground.host.boot_id, clock, environ)
@@ -281,7 +285,8 @@ def assemble_node(values: Mapping[str, Any]) -> Assembly:
     def published() -> None:
         api.publish(parts.pages.page)
 
-    parts = assemble_parts(values, every, told_unasked(values, every), published)
+    listed = told_unasked(values, every)
+    parts = assemble_parts(values, every, listed, published, beside=shown_beside(values))
     api = parts.api = _api_of(parts, values)
     return Assembly(parts, listeners_of(values, every, parts.pages, parts), web)
 
@@ -292,6 +297,11 @@ def told_unasked(values: Mapping[str, Any], every: Mapping[str, Dialect]) -> fro
     Raises UsageError for one that is not there.
     """
     return frozenset(name for _, names in _listed(values, every) for name in names)
+
+
+def shown_beside(values: Mapping[str, Any]) -> frozenset[Quantity]:
+    """What the page and its API show, whatever the dialects tell."""
+    return SNAPSHOT_WANTS if build(WebSettings, values).page == "full" else frozenset()
 
 
 def listeners_of(

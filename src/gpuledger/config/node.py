@@ -16,6 +16,7 @@ from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
@@ -65,6 +66,27 @@ COLLECT: dict[str, type] = {
     **{title: group for title, group in NODE.items() if group not in _SERVED},
 }
 
+# A view writes nothing and serves nobody.
+_TOP = (
+    SourceSettings,
+    SmiSettings,
+    NodeSettings,
+    LedgerSettings,
+    HostSettings,
+    KubernetesSettings,
+    PodResourcesSettings,
+    SlurmSettings,
+    JobMapSettings,
+    ContainerSettings,
+    LogSettings,
+)
+
+TOP: dict[str, type] = {
+    "what is shown": TopSettings,
+    "another node": NodeAccessSettings,
+    **{title: group for title, group in NODE.items() if group in _TOP},
+}
+
 # One file serves all commands: what is none of a command's own settings may still stand in it.
 _REPORTS = (Prices, FleetSettings, ReportSettings, ExplainSettings)
-EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), *_REPORTS})
+EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), *TOP.values(), *_REPORTS})

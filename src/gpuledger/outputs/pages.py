@@ -59,16 +59,22 @@ class PageStore:
     them is merely wasted.
 
     `listed` are the dialects that some listener serves without being asked by name: their quantities are
-    always wanted. `renders` and `compressions` count what was made. Raises UsageError for a listed dialect
-    that is not there.
+    always wanted, and so are those `beside` that others make of the Page. `renders` and `compressions`
+    count what was made. Raises UsageError for a listed dialect that is not there.
     """
 
     def __init__(
-        self, dialects: Mapping[str, Dialect], clock: Clock, page: Page, listed: Iterable[str] = ()
+        self,
+        dialects: Mapping[str, Dialect],
+        clock: Clock,
+        page: Page,
+        listed: Iterable[str] = (),
+        beside: frozenset[Quantity] = frozenset(),
     ) -> None:
         self._dialects = dict(dialects)
         self._clock = clock
         self._listed = frozenset(listed)
+        self._beside = beside
         self._check_known(self._listed)
         self._current = _Current(page, 0)
         # The number of the Page on which each variant, and the time at which each dialect, was asked last.
@@ -118,10 +124,10 @@ class PageStore:
         return current.page, self._body(current, _Variant(names, TEXT, gzip=False), {})
 
     def wants(self) -> frozenset[Quantity]:
-        """What the next tick has to read: for the listed dialects, and for those asked for lately."""
+        """What the next tick has to read: for the listed dialects, those asked for lately, and others."""
         since = self._clock.elapsed() - _WANTED_SECONDS
         asked = {name for name, at in tuple(self._asked_at.items()) if at >= since}
-        return frozenset().union(*(self._dialects[name].wants for name in self._listed | asked))
+        return self._beside.union(*(self._dialects[name].wants for name in self._listed | asked))
 
     def routes(self, metrics_path: str, names: tuple[str, ...]) -> dict[str, Handler]:
         """`metrics_path` for the dialects of one listener, and `/metrics/<dialect>` for every one there is.

@@ -45,12 +45,16 @@ class Maps:
         self._moments = moments
         self._parts: tuple[tuple[Allocation, ...], ...] = ()
         self._joined: tuple[Allocation, ...] = ()
+        self._started = False
 
     def __len__(self) -> int:
         return len(self._maps)
 
     def start(self) -> None:
-        """Begin to keep all of them up to date."""
+        """Begin to keep all of them up to date. Idempotent: who waits for names first starts a node later."""
+        if self._started:
+            return
+        self._started = True
         for one in self._maps:
             one.start()
 

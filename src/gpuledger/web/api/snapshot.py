@@ -17,6 +17,7 @@ from gpuledger.model.quantities import (
     POWER_LIMIT,
     TEMPERATURE,
     UTILIZATION,
+    Quantity,
 )
 from gpuledger.model.session import LedgerState, OwnerRow, SessionRow
 from gpuledger.model.snapshot import Reading
@@ -30,6 +31,11 @@ from gpuledger.web.api.values import (
     owner_words,
     watts,
     whole,
+)
+
+# What a Snapshot is told of, and so has to be read for.
+WANTS: Final[frozenset[Quantity]] = frozenset(
+    {ENGINE_ACTIVITY, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION}
 )
 
 _TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)

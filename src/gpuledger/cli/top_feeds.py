@@ -1,0 +1,115 @@
+"""The two nodes that `top` can look at: one made in this process, and one that serves somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from os import environ
+from socket import gethostname
+from threading import Condition
+from typing import Any
+
+from gpuledger.cli.node_api import Access, NodeApi
+from gpuledger.cli.wiring import Parts, assemble_parts
+from gpuledger.model.errors import SourceUnavailable
+from gpuledger.terminal.view import Origin
+from gpuledger.web.api.snapshot import WANTS, snapshot_of
+from gpuledger.workloads.pods.settings import node_name
+
+# Power of a process is booked energy: the first reading opens the books, the second sees the counter move,
+# the third closes an interval.
+_ENOUGH = 3
+# A driver without persistence mode takes some seconds per GPU to wake; one that hangs takes for ever.
+_PATIENCE = 30.0
+
+
+class LocalFeed:
+    """This machine, read in this process: without books, without a server."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """Raises as `wiring.assemble_parts` does."""
+        self._changed = Condition()
+        self._parts: Parts = assemble_parts(
+            values, {}, (), published=self._published, beside=WANTS, keeps_books=False
+        )
+        self._node = node_name("", environ, gethostname())
+        began = datetime.fromtimestamp(self._parts.clock.unix()).astimezone()
+        self._origin = Origin("this machine", began=began.strftime("%H:%M:%S"))
+        self._closed = False
+
+    @property
+    def origin(self) -> Origin:
+        """This machine, since now."""
+        return self._origin
+
+    def start(self) -> None:
+        """Begin to read, and wait for the first reading. Raises SourceUnavailable when there is none."""
+        self._parts.maps.read_once()
+        self._parts.start()
+        self._wait(1)
+        page = self._parts.pages.page
+        if page.snapshot is None:
+            self.close()
+            raise SourceUnavailable(page.health.status)
+
+    def settle(self) -> None:
+        """Wait until what needs several readings, such as power by process, is known as well as it can be."""
+        self._wait(_ENOUGH)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """What the last reading said."""
+        return snapshot_of(self._parts.pages.page, self._node)
+
+    def remarks(self) -> list[str]:
+        """Who cannot be asked for owners, and what to do about it."""
+        maps = self._parts.pages.page.health.maps
+        return [f"{one.name}: {one.error}" for one in maps if one.error and not one.success]
+
+    def close(self) -> None:
+        """End the readings. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._parts.stop()
+
+    def _published(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait(self, ticks: int) -> None:
+        def ready() -> bool:
+            health = self._parts.pages.page.health
+            return health.tried and (health.ticks >= ticks or self._parts.pages.page.snapshot is None)
+
+        with self._changed:
+            if not self._changed.wait_for(ready, _PATIENCE):
+                name = self._parts.source.info.name
+                raise SourceUnavailable(
+                    f"no reading for {_PATIENCE:g} s: {name} does not answer (look for Xid errors in dmesg; a"
+                    " hung driver needs a reboot)"
+                )
+
+
+class RemoteFeed:
+    """A node that serves its API at a URL."""
+
+    def __init__(self, url: str, access: Access) -> None:
+        """Raises UsageError as `NodeApi` does."""
+        self._api = NodeApi(url, access)
+        self._origin = Origin(self._api.url, remote=True)
+
+    @property
+    def origin(self) -> Origin:
+        """Its URL, without who asks."""
+        return self._origin
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """What the node says now. Raises GpuledgerError."""
+        return self._api.snapshot()
+
+    def remarks(self) -> list[str]:
+        """Nothing more than it says."""
+        return []
+
+    def close(self) -> None:
+        """End the connection."""
+        self._api.close()

@@ -1,0 +1,278 @@
+"""What is drawn: `/api/v1/snapshot` of a node as typed rows. Whatever is not told is None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.terminal.names import clean
+
+VERSION = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose it is; `kind` as in the label `owner_kind`."""
+
+    kind: str = ""
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    user: str = ""
+    job: str = ""
+
+    @property
+    def text(self) -> str:
+        """The shortest name that says who it is, empty where nobody is known."""
+        if self.pod:
+            return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
+        if self.job:
+            return f"job {self.job} {self.user}".rstrip()
+        return self.container or self.user
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any name."""
+        return bool(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """An owner on a Device. `processes` of it there now, None where that is not known; times in seconds."""
+
+    owner: Owner
+    present: bool
+    processes: int | None
+    held: float | None
+    allocated: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One Gpu or Instance. `gpu` is the index as text, `instance` is `GI_CI` or empty."""
+
+    uuid: str
+    gpu: str
+    instance: str
+    name: str
+    profile: str
+    pci: str
+    up: bool
+    holds: bool
+    state: str | None
+    utilization: float | None
+    memory_used: float | None
+    memory_total: float | None
+    power: float | None
+    power_limit: float | None
+    temperature: float | None
+    processes: int | None
+    sessions: int | None
+    joules: float | None
+    holders: tuple[Holder, ...] = ()
+
+    @property
+    def present(self) -> tuple[Holder, ...]:
+        """Those who are there now."""
+        return tuple(holder for holder in self.holders if holder.present)
+
+
+RowKey = tuple[str, str, int | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One process on one Device, or with `count` all those of it that are not told one by one."""
+
+    uuid: str
+    gpu: str
+    instance: str
+    pid: int | None
+    count: int | None
+    command: str
+    types: str
+    owner: Owner
+    memory: float | None
+    sm: float | None
+    bandwidth: float | None
+    watts: float | None
+    joules: float | None
+    measured: float | None
+    start: float | None
+    exact: bool
+    unresolved: str
+
+    @property
+    def key(self) -> RowKey:
+        """The same as long as it is the same process."""
+        return (self.uuid, self.instance, self.pid, self.start)
+
+    @property
+    def place(self) -> str:
+        """`3`, or `1/2_0` under MIG."""
+        return f"{self.gpu}/{self.instance}" if self.instance else self.gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that is drawn. `unix` is the node's time; `interval` seconds between its readings."""
+
+    version: str
+    node: str
+    unix: float
+    tick: int
+    source: str
+    simulated: bool
+    detail: str
+    driver: str
+    cuda: str
+    status: str
+    healthy: bool
+    readings: bool
+    paused: bool
+    interval: float
+    complete: bool
+    devices: tuple[DeviceRow, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
+
+
+def read_picture(body: object) -> Picture:
+    """Raises GpuledgerError for what is no snapshot of this version."""
+    if not isinstance(body, Mapping):
+        raise GpuledgerError("that is no snapshot of a gpuledger: an object is wanted")
+    if body.get("version") != VERSION:
+        told = clean(str(body.get("version"))[:40])
+        raise GpuledgerError(
+            f"this top reads snapshots of version {VERSION}, not '{told}': use equal versions"
+        )
+    try:
+        return _picture(body)
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise GpuledgerError(f"that is no snapshot of a gpuledger: {clean(str(error))[:80]}") from None
+
+
+def _picture(body: Mapping[str, Any]) -> Picture:
+    source, status = body["source"], body["status"]
+    return Picture(
+        version=_text(body, "gpuledger"),
+        node=_text(body, "node"),
+        unix=_number(body, "unix") or 0.0,
+        tick=_whole(body, "tick") or 0,
+        source=_text(source, "name"),
+        simulated=bool(source.get("simulated")),
+        detail=_text(source, "detail"),
+        driver=_text(source, "driver_version"),
+        cuda=_text(source, "cuda_version"),
+        status=_text(status, "text"),
+        healthy=bool(status.get("healthy")),
+        readings=bool(status.get("readings")),
+        paused=bool(status.get("paused")),
+        interval=_number(status, "interval_seconds") or 1.0,
+        complete=bool(body.get("devices_complete", True)),
+        devices=tuple(_device(item) for item in _list(body, "devices")),
+        processes=tuple(_process(item) for item in _list(body, "processes")),
+    )
+
+
+def _device(item: Mapping[str, Any]) -> DeviceRow:
+    return DeviceRow(
+        uuid=_text(item, "uuid"),
+        gpu=_text(item, "gpu"),
+        instance=_text(item, "instance"),
+        name=_text(item, "name"),
+        profile=_text(item, "profile"),
+        pci=_text(item, "pci_bus_id"),
+        up=bool(item.get("up", True)),
+        holds=bool(item.get("holds_processes", True)),
+        state=_text(item, "state") or None,
+        utilization=_number(item, "utilization_ratio"),
+        memory_used=_number(item, "memory_used_bytes"),
+        memory_total=_number(item, "memory_total_bytes"),
+        power=_number(item, "power_watts"),
+        power_limit=_number(item, "power_limit_watts"),
+        temperature=_number(item, "temperature_celsius"),
+        processes=_whole(item, "processes"),
+        sessions=_whole(item, "sessions"),
+        joules=_number(item, "energy_joules"),
+        holders=tuple(_holder(one) for one in _list(item, "owners")),
+    )
+
+
+def _holder(item: Mapping[str, Any]) -> Holder:
+    return Holder(
+        owner=_owner(item),
+        present=bool(item.get("present")),
+        processes=_whole(item, "processes"),
+        held=_number(item, "held_seconds"),
+        allocated=_number(item, "allocated_seconds"),
+    )
+
+
+def _owner(item: Mapping[str, Any]) -> Owner:
+    return Owner(
+        kind=_text(item, "owner_kind"),
+        namespace=_text(item, "namespace"),
+        pod=_text(item, "pod"),
+        container=_text(item, "container"),
+        user=_text(item, "user"),
+        job=_text(item, "job"),
+    )
+
+
+def _process(item: Mapping[str, Any]) -> ProcessRow:
+    return ProcessRow(
+        uuid=_text(item, "uuid"),
+        gpu=_text(item, "gpu"),
+        instance=_text(item, "instance"),
+        pid=_whole(item, "pid"),
+        count=_whole(item, "count"),
+        command=_text(item, "command"),
+        types="+".join(clean(str(kind)) for kind in _list(item, "types")),
+        owner=_owner(item),
+        memory=_number(item, "memory_bytes"),
+        sm=_number(item, "sm_ratio"),
+        bandwidth=_number(item, "memory_bandwidth_ratio"),
+        watts=_number(item, "power_watts"),
+        joules=_number(item, "joules"),
+        measured=_number(item, "measured_joules"),
+        start=_number(item, "start_unix"),
+        exact=bool(item.get("start_exact", True)),
+        unresolved=_text(item, "unresolved"),
+    )
+
+
+def _list(item: Mapping[str, Any], key: str) -> Sequence[Any]:
+    found = item.get(key) or ()
+    if not isinstance(found, list | tuple):
+        raise TypeError(f"{key} is no list")
+    return found
+
+
+def _text(item: Mapping[str, Any], key: str) -> str:
+    found = item.get(key)
+    if found is None:
+        return ""
+    if not isinstance(found, str):
+        raise TypeError(f"{key} is no text")
+    return clean(found)
+
+
+def _number(item: Mapping[str, Any], key: str) -> float | None:
+    found = item.get(key)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found):
+        raise TypeError(f"{key} is no number")
+    return float(found)
+
+
+def _whole(item: Mapping[str, Any], key: str) -> int | None:
+    found = item.get(key)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise TypeError(f"{key} is no whole number")
+    return found

@@ -1,0 +1,108 @@
+"""Which processes and GPUs are shown: words to look for, and GPUs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpuledger.terminal.picture import DeviceRow, ProcessRow
+
+_FIELDS: dict[str, Callable[[ProcessRow], str]] = {
+    "gpu": lambda row: row.place,
+    "pid": lambda row: "" if row.pid is None else str(row.pid),
+    "user": lambda row: row.owner.user,
+    "ns": lambda row: row.owner.namespace,
+    "namespace": lambda row: row.owner.namespace,
+    "pod": lambda row: row.owner.pod,
+    "container": lambda row: row.owner.container,
+    "job": lambda row: row.owner.job,
+    "command": lambda row: row.command,
+    "cmd": lambda row: row.command,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a filter: in which field (empty: any), and whether it must not be there."""
+
+    text: str
+    field: str = ""
+    absent: bool = False
+
+    def matches(self, row: ProcessRow) -> bool:
+        """Whether the row satisfies it. Numbers match whole, other texts in part, in any case of letters."""
+        found = self._found(row)
+        return found is not self.absent
+
+    def _found(self, row: ProcessRow) -> bool:
+        if self.field in ("gpu", "pid", "job"):
+            told = _FIELDS[self.field](row)
+            return told == self.text or (self.field == "gpu" and row.gpu == self.text)
+        if self.field:
+            return self.text in _FIELDS[self.field](row).casefold()
+        owner = row.owner
+        names = (owner.text, owner.user, owner.container, owner.job, row.command, row.unresolved)
+        return any(self.text in name.casefold() for name in names) or (
+            row.pid is not None and str(row.pid).startswith(self.text)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """All words must match. `text` is as the user wrote it."""
+
+    text: str = ""
+    words: tuple[Word, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Filter:
+        """`train !test user:ann`: any text filters, there is no wrong one."""
+        return cls(text.strip(), tuple(_word(part) for part in text.split() if part.strip("!")))
+
+    def matches(self, row: ProcessRow) -> bool:
+        """Whether the row is shown."""
+        return all(word.matches(row) for word in self.words)
+
+
+def _word(part: str) -> Word:
+    absent = part.startswith("!")
+    text = part.removeprefix("!").casefold()
+    field, colon, rest = text.partition(":")
+    if colon and rest and field in _FIELDS:
+        return Word(rest, field, absent)
+    return Word(text, "", absent)
+
+
+def names_gpu(name: str, gpu: str, instance: str, uuid: str) -> bool:
+    """Whether `name` is this Device or its Gpu: `1`, `1/2_0`, `1_2_0`, a UUID's beginning."""
+    if name in (gpu, f"{gpu}/{instance}", f"{gpu}_{instance}"):
+        return True
+    low = name.casefold()
+    return len(low) >= 4 and (uuid.casefold().startswith(low) or uuid.casefold().startswith(f"gpu-{low}"))
+
+
+def of_gpus(devices: Iterable[DeviceRow], names: tuple[str, ...]) -> list[DeviceRow]:
+    """The Devices that are named, or all; an Instance's Gpu stays as its heading."""
+    every = list(devices)
+    if not names:
+        return every
+    chosen = [row for row in every if any(names_gpu(name, row.gpu, row.instance, row.uuid) for name in names)]
+    parents = {row.gpu for row in chosen if row.instance}
+    return [row for row in every if row in chosen or (not row.instance and row.gpu in parents)]
+
+
+def on_gpus(rows: Iterable[ProcessRow], names: tuple[str, ...]) -> list[ProcessRow]:
+    """The processes on the Devices that are named, or all."""
+    return [
+        row
+        for row in rows
+        if not names or any(names_gpu(name, row.gpu, row.instance, row.uuid) for name in names)
+    ]
+
+
+def unknown_gpus(devices: Iterable[DeviceRow], names: tuple[str, ...]) -> list[str]:
+    """Names of which no Device is called so."""
+    every = list(devices)
+    return [
+        name for name in names if not any(names_gpu(name, row.gpu, row.instance, row.uuid) for row in every)
+    ]

@@ -205,6 +205,7 @@ class Steps:
         if self._keep:
             shutil.rmtree(kept, ignore_errors=True)
             self.stage.root.rename(kept)
+            os.utime(kept)
             self.stage, self._owned = replace(self.stage, root=kept), False
 
     def _write(self) -> None:

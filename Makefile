@@ -11,7 +11,8 @@ FLAGS  ?=
 JOBS   ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench build image \
+        lock clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -71,8 +72,28 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
 	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 
+# One file with everything but Python itself: `OUT` is where it and the link of the old name go.
+OUT ?= .
+build: $(VENV)/.dev      ## one executable file, ./gpuledger, for any machine with this Python
+	$(BIN)/python -m pex -r requirements.lock --no-build --sources-directory src --entry-point gpuledger.cli.main:main \
+	  --venv --sh-boot --interpreter-constraint "CPython==$$($(BIN)/python -c 'import sys; print("%d.%d.*" % sys.version_info[:2])')" \
+	  --output-file $(OUT)/gpuledger
+	ln -sf gpuledger $(OUT)/my-gpu-exporter
+
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpuledger/__init__.py)
+IMAGE  ?= gpuledger
+image:                   ## both images, by docker (or DOCKER=podman)
+	$(or $(DOCKER),docker) build --build-arg REVISION=$$(git rev-parse HEAD) -t $(IMAGE):$(VERSION) .
+	$(or $(DOCKER),docker) build --build-arg REVISION=$$(git rev-parse HEAD) -t $(IMAGE):$(VERSION)-smi --target smi .
+
+PIP_COMPILE = $(BIN)/pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links
+lock: $(VENV)/.dev       ## pin what the image and the archive hold to the newest, with hashes
+	$(BIN)/pip install -q --disable-pip-version-check pip-tools
+	$(PIP_COMPILE) --upgrade --extra cluster --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --upgrade --only-build-deps --build-deps-for wheel --output-file requirements-build.lock pyproject.toml
+
 clean:                   ## remove what the other targets made
-	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist gpuledger my-gpu-exporter tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
 DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
@@ -85,7 +106,7 @@ debian:
 
 # What `e2e` needs besides, as COMMAND:PACKAGE: who has the command (containerd from Docker) keeps it.
 CLUSTER := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
-           etcd:etcd-server containerd:containerd runc:runc
+           etcd:etcd-server containerd:containerd runc:runc debootstrap:debootstrap kubectl:kubernetes-client
 
 debian-cluster:
 	@missing=$$(for p in $(CLUSTER); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \

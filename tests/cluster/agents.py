@@ -94,6 +94,9 @@ class Objects:
         # They end slowly without a controller manager, so that they stay for other tests.
         answer = self._client.ask("POST", "api/v1/namespaces", {"metadata": {"name": name}})
         assert answer.status_code in (201, 409), answer.text
+        # Which a controller manager would make.
+        account = {"metadata": {"name": "default"}}
+        self._client.ask("POST", f"api/v1/namespaces/{name}/serviceaccounts", account)
         self._client.call("PATCH", f"api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
 
     def pod(

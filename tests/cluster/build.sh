@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver and kubelet from Debian's own source package and prints the folder they are in.
+# Builds a control plane and a kubelet from Debian's own source package and prints the folder they are in.
 #
 #   tests/cluster/build.sh            builds what is missing; later calls find it and answer at once
 #
@@ -11,7 +11,7 @@ set -euo pipefail
 VERSION=1.20.2
 MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/gpuledger/kubernetes-$VERSION
-BINARIES=(kube-apiserver kubelet)
+BINARIES=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
 
 complete() {
   for binary in "${BINARIES[@]}"; do [ -x "$CACHE/$binary" ] || return 1; done
@@ -43,7 +43,7 @@ unpack() {
   rm -f "$vendored/go.mod"
 }
 
-compile() { # both with cgo: what they share is then compiled once
+compile() { # all with cgo: what they share is then compiled once
   say "kubernetes $VERSION: compiling ${BINARIES[*]} (about five minutes on two cores, once)"
   mkdir -p tree/.go/src/k8s.io
   ln -sfn ../../.. tree/.go/src/k8s.io/kubernetes

@@ -12,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from cluster import image
 from cluster.agents import Agents, Everywhere, Objects
 from cluster.agents import agents as agents_of
 from cluster.control_plane import Client, ControlPlane
+from cluster.dockerfile import Builder, Stage, locked
 from cluster.ledger import Ledger, ledger
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
+from cluster.release import GPU_LABEL
 
 HERE = Path(__file__).parent
+PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
 DEPLOY = HERE.parent.parent / "deploy"
 
 
@@ -49,7 +53,7 @@ def control_plane(binaries: Path, folder: Path) -> Iterator[ControlPlane]:
     try:
         plane.start()
         for name in (NAMESPACE, "gpuledger"):
-            plane.admin.call("POST", "api/v1/namespaces", {"metadata": {"name": name}})
+            plane.create_namespace(name)
         for manifest in ("rbac.yaml", "agent-rbac.yaml"):
             plane.admin.apply(DEPLOY / manifest)
         yield plane
@@ -66,6 +70,39 @@ def node(binaries: Path, control_plane: ControlPlane, folder: Path) -> Iterator[
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def images(binaries: Path, folder: Path) -> Iterator[dict[str, Stage]]:
+    """What the Dockerfile makes, by target."""
+    cache = binaries.parent / "image"
+    (folder / "images").mkdir()
+    with locked(cache):
+        builder = Builder(HERE.parent.parent, folder / "images", cache)
+        yield {target: builder.build(target) for target in ("gpuledger", "smi")}
+
+
+@pytest.fixture(scope="session")
+def program_image(images: dict[str, Stage], node: Node, folder: Path) -> str:
+    """Its name on the node, and on no registry."""
+    node.import_image(image.pack(images["gpuledger"], PROGRAM_IMAGE, folder))
+    return PROGRAM_IMAGE
+
+
+@pytest.fixture(scope="module")
+def controllers(binaries: Path, control_plane: ControlPlane, folder: Path) -> Iterator[None]:
+    """With them, pods on nodes that do not exist are swept away: other tests make such."""
+    with control_plane.controllers(binaries, folder / "logs"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def gpu_node(node: Node, controllers: None, control_plane: ControlPlane) -> Iterator[Node]:
+    """The node as a GPU Operator would have labelled it."""
+    path = f"api/v1/nodes/{node.name}"
+    control_plane.admin.call("PATCH", path, {"metadata": {"labels": GPU_LABEL}})
+    yield node
+    control_plane.admin.call("PATCH", path, {"metadata": {"labels": dict.fromkeys(GPU_LABEL)}})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""etcd and a real kube-apiserver with TLS, RBAC and an audit log, on loopback."""
+"""etcd, a kube-apiserver with TLS, RBAC and an audit log, and what brings objects to life, on loopback."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from random import randrange
 from signal import SIGKILL
 from typing import Any
 
@@ -40,7 +42,7 @@ subjectKeyIdentifier = hash
 basicConstraints = critical, CA:FALSE
 authorityKeyIdentifier = keyid
 extendedKeyUsage = serverAuth
-subjectAltName = IP:127.0.0.1, DNS:localhost
+subjectAltName = IP:127.0.0.1, IP:{address}, DNS:localhost
 """
 _PLURALS = {
     "ServiceAccount": "api/v1/namespaces/{namespace}/serviceaccounts",
@@ -96,7 +98,10 @@ class ControlPlane:
         self.folder = folder
         self.ca_file = folder / "ca.crt"
         self.audit_file = logs / "audit.log"
-        self.url = f"https://127.0.0.1:{free_port()}"
+        # No kube-proxy runs here: the address of Service `kubernetes`, which every pod is told, is the
+        # server's own, the first of a range on loopback that no other run has.
+        self._services = f"127.{randrange(1, 255)}.{randrange(256)}"
+        self.url = f"https://{self._services}.1:443"
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._make_keys()
         self._write_settings()
@@ -110,6 +115,45 @@ class ControlPlane:
             ready=self._server_is_ready,
             ends_by=SIGKILL,
         )
+
+    def create_namespace(self, name: str) -> None:
+        """With its account, which a controller manager would make."""
+        self.admin.call("POST", "api/v1/namespaces", {"metadata": {"name": name}})
+        path = f"api/v1/namespaces/{name}/serviceaccounts"
+        self.admin.call("POST", path, {"metadata": {"name": "default"}})
+
+    @contextmanager
+    def controllers(self, binaries: Path, logs: Path) -> Iterator[None]:
+        """A controller manager and a scheduler within: what is declared comes to be."""
+        kubeconfig = self.kubeconfig(self.admin.token)
+        accounts = f"--service-account-private-key-file={self.folder / 'accounts.key'}"
+        flags = {
+            "kube-controller-manager": [
+                accounts,
+                f"--root-ca-file={self.ca_file}",
+                # Nodes that are only in the API stay as they say they are.
+                "--node-monitor-grace-period=1h",
+            ],
+            "kube-scheduler": [],
+        }
+        with ExitStack() as running:
+            for name, more in flags.items():
+                address = f"127.0.0.1:{free_port()}"
+                command = [
+                    binaries / name,
+                    f"--kubeconfig={kubeconfig}",
+                    "--leader-elect=false",
+                    "--port=0",
+                    "--bind-address=127.0.0.1",
+                    f"--secure-port={address.rpartition(':')[2]}",
+                    f"--tls-cert-file={self.folder / 'server.crt'}",
+                    f"--tls-private-key-file={self.folder / 'server.key'}",
+                    *more,
+                ]
+                healthy = partial(self._is_healthy, address)
+                daemon = Daemon(name, command, logs, ready=healthy, ends_by=SIGKILL)
+                running.callback(daemon.start().stop)
+            yield
 
     def start(self) -> None:
         self.etcd.start()
@@ -159,6 +203,13 @@ class ControlPlane:
         events = [json.loads(line) for line in self.audit_file.read_text().splitlines() if line.endswith("}")]
         return [event for event in events if event["user"]["username"] == user]
 
+    def kubectl(self, *command: str) -> str:
+        """What it says, as an administrator."""
+        words = ["kubectl", f"--kubeconfig={self.kubeconfig(self.admin.token)}", *command]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
     def kubeconfig(self, token: str) -> Path:
         file = self.folder / "kubeconfig"
         authority = base64.b64encode(self.ca_file.read_bytes()).decode()
@@ -179,7 +230,7 @@ class ControlPlane:
         return file
 
     def _make_keys(self) -> None:
-        (self.folder / "pki.cnf").write_text(_PKI)
+        (self.folder / "pki.cnf").write_text(_PKI.format(address=f"{self._services}.1"))
         new = "req -x509 -config pki.cnf -newkey rsa:2048 -nodes -days 2"
         for command in (
             f"{new} -extensions ca -subj /CN=tests-ca -keyout ca.key -out ca.crt",
@@ -211,8 +262,8 @@ class ControlPlane:
         return [
             binary,
             f"--etcd-servers={self._etcd_url}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={self.url.rpartition(':')[2]}",
+            f"--bind-address={self._services}.1",
+            "--secure-port=443",
             f"--cert-dir={self.folder}",
             f"--tls-cert-file={self.folder / 'server.crt'}",
             f"--tls-private-key-file={self.folder / 'server.key'}",
@@ -223,15 +274,18 @@ class ControlPlane:
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self.audit_file}",
-            "--service-cluster-ip-range=10.0.0.0/24",
-            # Nobody makes `default` accounts here: that would take a controller manager.
-            "--disable-admission-plugins=ServiceAccount",
-            "--feature-gates=EphemeralContainers=true",
+            f"--service-cluster-ip-range={self._services}.0/24",
+            # Pods get tokens that end, as everywhere from 1.21 on.
+            "--feature-gates=EphemeralContainers=true,BoundServiceAccountTokenVolume=true",
             "--allow-privileged",
         ]
 
     def _etcd_is_ready(self) -> bool:
         return _answers(httpx.Client(base_url=self._etcd_url, trust_env=False), "health")
+
+    def _is_healthy(self, address: str) -> bool:
+        tls = ssl.create_default_context(cafile=str(self.ca_file))
+        return _answers(httpx.Client(base_url=f"https://{address}", verify=tls, trust_env=False), "healthz")
 
     def _server_is_ready(self) -> bool:
         try:

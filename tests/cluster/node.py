@@ -24,8 +24,10 @@ RESOURCE = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 GPUS = tuple(f"GPU-5ca1ab1e-0000-4000-8000-{number:012x}" for number in range(8))
 
-# No networks: pods share the host's, for one of their own would change this machine's settings.
+# Pods share the host's network, for one of their own would change this machine's settings; that a network is
+# configured makes the node ready all the same.
 # `restrict_oom_score_adj`: the tests may run where a process cannot be made less killable than its parent.
+_NETWORK = {"cniVersion": "0.4.0", "name": "never-asked", "type": "loopback"}
 _CONTAINERD = """\
 version = 2
 root = "{root}"
@@ -39,7 +41,7 @@ state = "/run/containerd"
   restrict_oom_score_adj = true
   disable_apparmor = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    conf_dir = "{root}/no-networks"
+    conf_dir = "{root}/networks"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
 """
@@ -79,7 +81,7 @@ class Node:
 
     def start(self) -> None:
         first = self._unshare.start().pid
-        inside = wait_until(lambda: _children(first), "the node's first process")[0]
+        inside = self._inside = wait_until(lambda: _children(first), "the node's first process")[0]
         containerd = Daemon(
             "containerd",
             ["containerd", "--config", self.folder / "containerd.toml"],
@@ -88,7 +90,7 @@ class Node:
             namespaces=inside,
         )
         self._daemons.append(containerd.start())
-        self._import_image(inside)
+        self.import_image(image.build(self.folder))
         kubelet = [self._binaries / "kubelet", *self._settings]
         self.kubelet = Daemon("kubelet", kubelet, self._logs, ready=self._offers_devices, namespaces=inside)
         plugin = [sys.executable, HERE / "device_plugin.py", self.kubelet_folder / "device-plugins"]
@@ -131,6 +133,26 @@ class Node:
         path = f"api/v1/namespaces/{manifest['metadata']['namespace']}/pods/{name}"
         wait_until(lambda: self._api.admin.ask("GET", path).status_code == 404, f"static pod {name} to end")
 
+    def import_image(self, archive: Path) -> None:
+        """Have an image on the node, as if it had been pulled."""
+        command = ["ctr", "--namespace=k8s.io", "image", "import", "--snapshotter=native", str(archive)]
+        done = self.inside(*command)
+        assert done.returncode == 0, done.stderr
+
+    def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the node's own mount and pid namespaces."""
+        enter = ["nsenter", f"--target={self._inside}", "--mount", "--pid", "--"]
+        return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+
+    def pid_inside(self, pid: int) -> int:
+        """What a process of this machine is called on the node."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("NSpid:"))
+        own = len(
+            Path(f"/proc/{self._inside}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+        )
+        return int(line.split()[own])
+
     def _offers_devices(self) -> bool:
         answer = self._api.admin.ask("GET", f"api/v1/nodes/{self.name}")
         if not answer.is_success:
@@ -142,15 +164,10 @@ class Node:
         namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         return ["unshare", *namespaces, HERE / "node.sh", self.folder]
 
-    def _import_image(self, inside: int) -> None:
-        archive = image.build(self.folder)
-        command = ["ctr", "--namespace=k8s.io", "image", "import", "--snapshotter=native", str(archive)]
-        enter = ["nsenter", f"--target={inside}", "--mount", "--pid", "--"]
-        done = subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
     def _write_settings(self, control_plane: ControlPlane) -> list[str | Path]:
         root = self.folder / "containerd"
+        (root / "networks").mkdir()
+        (root / "networks/10-never-asked.conf").write_text(json.dumps(_NETWORK))
         (self.folder / "containerd.toml").write_text(_CONTAINERD.format(root=root, image=image.NAME))
         settings = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",

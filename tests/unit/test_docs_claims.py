@@ -27,6 +27,8 @@ CALL = re.compile(
     r"(?:^|[\s/\"'`(])gpuledger(?=[ \t]|$)((?:[ \t]+(?!#)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s|&;)`'\"]+)+)*)",
     re.MULTILINE,
 )
+# Where the word is a release of Helm's, or a directory.
+NO_CALL = re.compile(r"\bhelm [^\n]*|/run/gpuledger")
 # In a page of a cluster's own parts these are told by another program than the node's.
 ELSEWHERE = ("gpuledger_agent_", "gpuledger_operator_")
 NO_FAMILY = {
@@ -62,6 +64,8 @@ def test_commands_are_found_as_people_write_them() -> None:
         gpuledger --version-of-none
         gpuledger serve --nvidia-smi-command "ssh a@b --x nvidia-smi"
         image: gpuledger:0.1.0
+        helm upgrade --install gpuledger deploy/helm/gpuledger --namespace gpu-monitoring
+        docker run --tmpfs /run/gpuledger --read-only gpuledger:0.1.0
     """
     assert list(commands(text)) == [
         ("report", ["--by", "pod"]),
@@ -115,7 +119,7 @@ def code(page: Path) -> Iterator[str]:
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Each call of the program in it: the command, and the words after it."""
-    for call in CALL.finditer(text.replace("\\\n", " ")):
+    for call in CALL.finditer(NO_CALL.sub("", text.replace("\\\n", " "))):
         words = shlex.split(call[1])
         if words and words[0] in COMMANDS:
             yield words[0], words[1:]

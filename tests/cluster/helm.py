@@ -1,0 +1,83 @@
+"""Helm against the real API server, and what it has installed there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart, Config
+
+from cluster.control_plane import ControlPlane, Json
+
+CHART = Path(__file__).parents[2] / "deploy/helm/gpuledger"
+_PATIENCE = 120
+
+
+class Helm:
+    """One release, in a namespace of its own that its installation makes."""
+
+    def __init__(self, control_plane: ControlPlane, name: str, namespace: str) -> None:
+        self.name = name
+        self.namespace = namespace
+        self._api = control_plane.admin
+        self._config = Config(kubeconfig_path=control_plane.kubeconfig(self._api.token), namespace=namespace)
+
+    def install(self, values: Json, *, wait: bool = True) -> Json:
+        """The release; with `wait` once its pods are ready."""
+        waiting: dict[str, Any] = {"wait": "legacy", "timeout": _PATIENCE} if wait else {}
+        return self._config.install(CHART, self.name, values, create_namespace=True, **waiting)
+
+    def upgrade(self, values: Json, *, reuse_values: bool = False) -> Json:
+        return self._config.upgrade(
+            CHART, self.name, values, reuse_values=reuse_values, wait="legacy", timeout=_PATIENCE
+        )
+
+    def rollback(self, revision: int) -> None:
+        self._config.rollback(self.name, version=revision, wait="legacy", timeout=_PATIENCE)
+
+    def uninstall(self) -> None:
+        self._config.uninstall(self.name, ignore_not_found=True)
+
+    def history(self) -> list[str]:
+        """What became of each revision, oldest first."""
+        return [str(one["status"]) for one in self._config.history(self.name)]
+
+    def objects(self) -> list[Json]:
+        """What the release is made of, as it was rendered."""
+        manifest = self._config.status(self.name)["manifest"]
+        return [one for one in yaml.safe_load_all(manifest) if one]
+
+    def close(self) -> None:
+        self._config.close()
+
+    def left(self) -> list[str]:
+        """Objects of any kind that bear the release's label, or are Helm's own records of it."""
+        found = []
+        for path in _listable(self._api):
+            for item in self._api.call("GET", path).get("items") or ():
+                labels = item["metadata"].get("labels") or {}
+                if self.name in (labels.get("app.kubernetes.io/instance"), labels.get("name")):
+                    found.append(f"{path}/{item['metadata']['name']}")
+        return found
+
+
+def rendered(values: Json, name: str = "gpuledger", namespace: str = "gpu-monitoring") -> list[Json]:
+    """What the chart would make, without a server."""
+    with Chart.load(CHART) as chart:
+        told = chart.render(values, name=name, namespace=namespace)
+    texts = [text for template, text in told.items() if template.endswith(".yaml")]
+    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+
+
+def _listable(api: Any) -> list[str]:
+    """The path of every kind of object that the server has, over all namespaces."""
+    groups = ["api/v1"]
+    for group in api.call("GET", "apis")["groups"]:
+        groups += [f"apis/{version['groupVersion']}" for version in group["versions"]]
+    return [
+        f"{group}/{resource['name']}"
+        for group in groups
+        for resource in api.call("GET", group)["resources"]
+        if "list" in resource["verbs"] and resource["name"] not in ("events", "componentstatuses")
+    ]

@@ -1,0 +1,73 @@
+"""requirements*.lock: what image and archive are made of, pinned, and still what pyproject.toml asks for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from gpuledger import __version__
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = {
+    # The agent's packages, too: the image runs every command.
+    "requirements.lock": [
+        *PYPROJECT["project"]["dependencies"],
+        *PYPROJECT["project"]["optional-dependencies"]["cluster"],
+    ],
+    "requirements-build.lock": PYPROJECT["build-system"]["requires"],
+}
+
+
+def pinned(lock: str) -> dict[str, tuple[str, int]]:
+    """Version and number of hashes of each package."""
+    found = {}
+    joined = (ROOT / lock).read_text().replace("\\\n", " ")
+    for line in joined.splitlines():
+        if match := re.match(r"([\w.-]+)==(\S+)", line):
+            found[canonicalize_name(match[1])] = (match[2], line.count("--hash=sha256:"))
+    return found
+
+
+def needed(wanted: list[str]) -> list[Requirement]:
+    """These requirements and all that their packages, as installed here, require on any machine."""
+    found: dict[str, list[Requirement]] = {}
+    waiting = [Requirement(one) for one in wanted]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        name = canonicalize_name(requirement.name)
+        if name not in found:
+            found[name] = []
+            waiting += [Requirement(one) for one in importlib.metadata.requires(name) or ()]
+        found[name].append(requirement)
+    return [one for every in found.values() for one in every]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_what_is_asked_for_is_pinned_to_a_version_that_will_do(lock: str) -> None:
+    pins = pinned(lock)
+    for requirement in needed(LOCKS[lock]):
+        version, _ = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement}, but {version}: run `make lock`"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_nothing_else_is_pinned(lock: str) -> None:
+    assert set(pinned(lock)) == {canonicalize_name(one.name) for one in needed(LOCKS[lock])}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_package_has_hashes(lock: str) -> None:
+    assert all(hashes for _, hashes in pinned(lock).values())
+
+
+def test_the_image_bears_the_version_of_the_program() -> None:
+    assert f"\nARG VERSION={__version__}\n" in (ROOT / "Dockerfile").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.scrape.loop import TargetLoop
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pool import Pool
 from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.source import Clock
@@ -32,11 +33,13 @@ class AgentView:
 class Agent:
     """Used by the event loop's thread alone."""
 
-    def __init__(self, config: AgentConfig, queues: Path, clock: Clock) -> None:
+    def __init__(
+        self, config: AgentConfig, queues: Path, clock: Clock, memory: PageMemory | None = None
+    ) -> None:
         self._config = config
         self._clock = clock
         self._receivers = Receivers(config.receivers, queues, clock)
-        self._pool = Pool(self._receivers.accept, clock)
+        self._pool = Pool(self._receivers.accept, clock, memory)
         self._configured = clock.unix()
         self.error = ""
 

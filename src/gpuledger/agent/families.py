@@ -51,7 +51,7 @@ SERIES = FamilySpec(
 CACHE = FamilySpec(
     "gpuledger_agent_cache_bytes",
     "gauge",
-    "What is remembered of the last pages, packed.",
+    "What is kept of the last pages, most of it packed where agent.page_memory is used up.",
     ("group",),
     unit="bytes",
     source=_LOOPS,
@@ -230,7 +230,7 @@ def _targets(view: AgentView) -> Iterator[Family]:
         for each in ("up", "down", "unknown"):
             states[group, each] = states.get((group, each), 0) + (each == word)
         series[group] = series.get(group, 0) + state.counts.kept
-        cache[group] = cache.get(group, 0) + state.packed_bytes
+        cache[group] = cache.get(group, 0) + state.kept_bytes
     targets = Family(TARGETS)
     for (group, word), number in states.items():
         targets.add(number, group, word)

@@ -15,6 +15,7 @@ from gpuledger import __version__
 from gpuledger.agent.agent import Agent
 from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.agent.routes import routes_of
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
@@ -77,7 +78,8 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(file: Path, settings: AgentSettings) -> int:
     clock = SystemClock()
     watch = FileWatch((file,))
-    agent = Agent(read_agent_config(file, environ), _queues(settings, environ), clock)
+    memory = PageMemory(settings.page_memory)
+    agent = Agent(read_agent_config(file, environ), _queues(settings, environ), clock, memory)
     _allow_many_connections()
     server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()

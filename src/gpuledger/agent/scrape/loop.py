@@ -13,6 +13,7 @@ from gpuledger.agent.scrape.answer import ScrapeFailed
 from gpuledger.agent.scrape.client import Client, Request
 from gpuledger.agent.scrape.labelling import Delivery, Labelling, timed
 from gpuledger.agent.scrape.lines import format_of
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pages import PageError, Pages
 from gpuledger.agent.scrape.reader import Samples
 from gpuledger.agent.scrape.report import Report
@@ -54,6 +55,7 @@ class TargetLoop:
         clock: Clock,
         access: TargetAccess | None = None,
         totals: GroupTotals | None = None,
+        memory: PageMemory | None = None,
     ) -> None:
         settings = target.settings
         self.target = target
@@ -69,7 +71,7 @@ class TargetLoop:
             deliveries.delivery,
             [delivery for delivery, _ in deliveries.others],
         )
-        self._pages = Pages(labelling, honor_timestamps=settings.honor_timestamps)
+        self._pages = Pages(labelling, honor_timestamps=settings.honor_timestamps, memory=memory)
         self._report = Report(labelling, settings)
         self._request = Request(
             target.url,
@@ -99,8 +101,9 @@ class TargetLoop:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, and of memory that others can use."""
         self._client.close()
+        self._pages.rest()
 
     def inherit(self, other: TargetLoop) -> None:
         """Go on where another loop of the same target stood: what this one does not tell has ended."""
@@ -171,7 +174,7 @@ class TargetLoop:
         state.up, state.error, state.duration = not reason, error, seconds
         state.counts, state.body_bytes = samples.counts, size if size > 0 else None
         state.duplicates = samples.duplicates
-        state.packed_bytes = self._pages.packed_bytes
+        state.kept_bytes = self._pages.kept_bytes
 
     def _deliver(
         self, entries: list[bytes], own_time: list[tuple[bytes, bytes, int]], milliseconds: int

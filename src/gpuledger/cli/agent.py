@@ -96,6 +96,8 @@ async def _serve(file: Path, settings: AgentSettings) -> int:
         await told.wait()
         log.info("stopping")
         reloading.cancel()
+        # Half of a change must not go on beside the end.
+        await asyncio.gather(reloading, return_exceptions=True)
         await agent.stop(settings.drain)
     finally:
         await server.stop()
@@ -117,6 +119,10 @@ async def _reload(file: Path, agent: Agent, watch: FileWatch, every: float, nudg
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)
             agent.error = str(error)
+        except Exception:
+            # A defect met on one file must not end the looking for others.
+            log.exception("the configuration %s could not be taken", file)
+            agent.error = "internal error; the log of gpuledger agent has the reason"
         else:
             log.info("the configuration %s was read anew", file)
         watch.take(states)

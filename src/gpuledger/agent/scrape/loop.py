@@ -108,6 +108,8 @@ class TargetLoop:
     def inherit(self, other: TargetLoop) -> None:
         """Go on where another loop of the same target stood: what this one does not tell has ended."""
         self._pages.inherit(other._pages)
+        if other._deliveries.others == self._deliveries.others:
+            self._pages.labelling.inherit(other._pages.labelling)
         mine = set(self._report.prefixes)
         gone = [entry for entry in other._report.ends() if entry[:-8] not in mine]
         self._ending = other._ending + gone
@@ -145,6 +147,10 @@ class TargetLoop:
         report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
         ending, self._ending = self._ending, []
         self._deliver(samples.entries + ending + report, samples.timed, milliseconds)
+        if not reason:
+            # After a failure what is not told now may be told again, as it was.
+            told = [*samples.entries, *(prefix + value for prefix, value, _ in samples.timed), *report]
+            self._pages.labelling.forget(told)
 
     def end(self, milliseconds: int) -> None:
         """Mark everything of this target as ended: it is scraped no more."""
@@ -192,7 +198,6 @@ class TargetLoop:
                 if found
             ]
             self._hand_over(labelling.routed(number, entries), told, milliseconds, receivers)
-        labelling.forget([*entries, *(prefix + value for prefix, value, _ in own_time)])
 
     def _hand_over(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from os import environ
 from pathlib import Path
 
 import httpx
@@ -77,3 +78,16 @@ def test_without_a_file_or_with_a_bad_one_it_ends_with_one_line(file: Path) -> N
         done = gpuledger("agent", *flags)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["cramjam", "re2"])
+def test_without_the_extra_it_ends_with_one_line_that_names_it(
+    missing: str, file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('gone', name={missing!r})\n")
+    bare = {"PYTHONPATH": f"{tmp_path}:{environ.get('PYTHONPATH', '')}"}
+    done = gpuledger("agent", "--config", str(file), env=bare)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert missing in done.stderr
+    assert "pip install 'gpuledger[cluster]'" in done.stderr
+    assert "gpuledger_agent_targets" in gpuledger("metrics", env=bare).stdout

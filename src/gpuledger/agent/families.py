@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.agent.agent import AgentView
-from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.family import Family, FamilySpec, MetricType
-from gpuledger.outputs.remote_write.state import ReceiverState
+
+if TYPE_CHECKING:
+    # The catalogue of families is told without the packages of the agent, too.
+    from gpuledger.agent.agent import AgentView
+    from gpuledger.agent.scrape.state import GroupTotals
+    from gpuledger.outputs.remote_write.state import ReceiverState
 
 _LOOPS: Final = "the agent's scrape loops"
 _SENDERS: Final = "the agent's remote-write queues"

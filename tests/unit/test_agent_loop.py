@@ -236,6 +236,14 @@ def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
     assert promtool_check(text) == (0, [])
 
 
+def test_a_whole_document_as_an_error_is_cut_on_the_page_and_escaped() -> None:
+    loop = TargetLoop(target(1), ALL, Taken().accept, SystemClock())
+    loop.state.up, loop.state.error = False, "<html> " * 500
+    page = render(view_of([loop]))
+    assert page.count("&lt;html&gt;") < 30
+    assert "<html> " not in page
+
+
 def test_every_family_is_declared_once() -> None:
     names = [spec.name for spec in SPECS]
     assert len(names) == len(set(names))

@@ -69,6 +69,7 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
 	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
+	$(BIN)/python benchmarks/agent.py --write docs/agent.md
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -78,9 +78,10 @@ def render(view: AgentView, *, refreshing: bool = True) -> str:
 def _trouble(view: AgentView) -> str:
     if not view.error:
         return ""
+    end = "" if view.error.endswith("?") else "."
     return (
         f'<p class="banner" role="note"><strong>The configuration cannot be used:</strong> '
-        f"{escape(view.error)}{'' if view.error.endswith('?') else '.'} The last good one, of {_ago(view, view.configured)}, is in force.</p>\n"
+        f"{escape(view.error)}{end} The last good one, of {_ago(view, view.configured)}, is in force.</p>\n"
     )
 
 

@@ -10,8 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families as parse
+from prometheus_client.samples import Sample
 
-from running import Program, gpuledger, serving, wait_until
+from gpuledger.agent.scrape.labelling import Labelling
+from gpuledger.agent.scrape.lines import format_of
+from gpuledger.agent.scrape.pages import Pages
+from running import Program, free_port, gpuledger, serving, wait_until
 
 
 def write(file: Path, *addresses: str, key: str = "targetName") -> None:
@@ -91,3 +96,30 @@ def test_without_the_extra_it_ends_with_one_line_that_names_it(
     assert missing in done.stderr
     assert "pip install 'gpuledger[cluster]'" in done.stderr
     assert "gpuledger_agent_targets" in gpuledger("metrics", env=bare).stdout
+
+
+def test_a_real_node_exporters_page_is_read_whole_time_after_time() -> None:
+    port = free_port()
+    exporter = Program(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"])
+
+    def answer() -> httpx.Response | None:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=20)
+        except httpx.TransportError:
+            return None
+
+    pages = Pages(Labelling({"job": "node", "instance": "n"}))
+    try:
+        for _ in range(3):
+            got = wait_until(answer, "node_exporter")
+            told = {series_key(sample) for family in parse(got.text) for sample in family.samples}
+            form = format_of(got.headers["content-type"])
+            found = pages.take(got.content, form, honor=False)
+            assert (found.counts.scraped, found.counts.kept, found.duplicates) == (len(told), len(told), 0)
+            assert len(told) > 300
+    finally:
+        exporter.stop()
+
+
+def series_key(sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return sample.name, tuple(sorted(sample.labels.items()))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from os import environ
 from pathlib import Path
 
+import bcrypt
 import httpx
 import pytest
 import yaml
@@ -96,6 +97,35 @@ def test_without_the_extra_it_ends_with_one_line_that_names_it(
     assert missing in done.stderr
     assert "pip install 'gpuledger[cluster]'" in done.stderr
     assert "gpuledger_agent_targets" in gpuledger("metrics", env=bare).stdout
+
+
+def test_its_own_page_asks_for_a_password_where_a_web_config_says_so(file: Path, tmp_path: Path) -> None:
+    write(file, "127.0.0.1:1")
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    web = tmp_path / "web.yaml"
+    web.write_text(yaml.safe_dump({"basic_auth_users": {"ann": hashed}}))
+    program = Program(
+        [
+            *(sys.executable, "-m", "gpuledger", "agent", "--config", str(file), "--drain", "0s"),
+            *("--queue-directory", str(tmp_path / "queue"), "--listen-address", "127.0.0.1:0"),
+            *("--web.config.file", str(web)),
+        ]
+    )
+    try:
+        port = program.wait_line(r"listening on \S+ port (\d+)")[1]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+            told = {
+                path: client.get(path, auth=login).status_code
+                for path, login in (
+                    ("/", None),
+                    ("/metrics", ("ann", "wrong")),
+                    ("/metrics?", ("ann", "right")),
+                    ("/-/ready", None),
+                )
+            }
+        assert told == {"/": 401, "/metrics": 401, "/metrics?": 200, "/-/ready": 200}
+    finally:
+        assert program.stop() == 0
 
 
 def test_a_real_node_exporters_page_is_read_whole_time_after_time() -> None:

@@ -7,6 +7,7 @@ import logging
 import resource
 import signal
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import environ
 from pathlib import Path
@@ -32,6 +33,10 @@ from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer, Speaker
 
 log = logging.getLogger("gpuledger.agent")
+
+# Names are looked up by these, and files brought to the disk: asyncio's own, six on two cores, would all wait
+# for the servers of a few dead names. A thread is made when it is needed.
+_THREADS = 32
 
 _ABOUT = """\
 Scrape exporters (this one, dcgm-exporter, any that Prometheus can scrape), relabel what they tell, and
@@ -84,6 +89,7 @@ async def _serve(file: Path, settings: AgentSettings) -> int:
     server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     loop.add_signal_handler(signal.SIGHUP, nudged.set)

@@ -38,16 +38,24 @@ def pinned(lock: str) -> dict[str, tuple[str, int]]:
 def needed(wanted: list[str]) -> list[Requirement]:
     """These requirements and all that their packages, as installed here, require on any machine."""
     found: dict[str, list[Requirement]] = {}
+    done = set()
     waiting = [Requirement(one) for one in wanted]
     while waiting:
         requirement = waiting.pop()
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
         name = canonicalize_name(requirement.name)
-        if name not in found:
-            found[name] = []
-            waiting += [Requirement(one) for one in importlib.metadata.requires(name) or ()]
-        found[name].append(requirement)
+        found.setdefault(name, []).append(requirement)
+        for extra in {"", *requirement.extras} - {had for of, had in done if of == name}:
+            done.add((name, extra))
+            asked = [Requirement(one) for one in importlib.metadata.requires(name) or ()]
+            waiting += [
+                one
+                for one in asked
+                if one.marker is None
+                or (
+                    one.marker.evaluate({"extra": extra})
+                    and (not extra or not one.marker.evaluate({"extra": ""}))
+                )
+            ]
     return [one for every in found.values() for one in every]
 
 

@@ -71,6 +71,7 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/identity.py --write docs/performance.md
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
 	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
+	$(BIN)/python benchmarks/agent.py --write docs/agent.md
 
 # One file with everything but Python itself: `OUT` is where it and the link of the old name go.
 OUT ?= .

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from os import environ
 from pathlib import Path
 
+import bcrypt
 import httpx
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families as parse
+from prometheus_client.samples import Sample
 
-from running import Program, gpuledger, serving, wait_until
+from gpuledger.agent.scrape.labelling import Labelling
+from gpuledger.agent.scrape.lines import format_of
+from gpuledger.agent.scrape.pages import Pages
+from running import Program, free_port, gpuledger, serving, wait_until
 
 
 def write(file: Path, *addresses: str, key: str = "targetName") -> None:
@@ -77,3 +84,72 @@ def test_without_a_file_or_with_a_bad_one_it_ends_with_one_line(file: Path) -> N
         done = gpuledger("agent", *flags)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert complaint in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["cramjam", "re2"])
+def test_without_the_extra_it_ends_with_one_line_that_names_it(
+    missing: str, file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('gone', name={missing!r})\n")
+    bare = {"PYTHONPATH": f"{tmp_path}:{environ.get('PYTHONPATH', '')}"}
+    done = gpuledger("agent", "--config", str(file), env=bare)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert missing in done.stderr
+    assert "pip install 'gpuledger[cluster]'" in done.stderr
+    assert "gpuledger_agent_targets" in gpuledger("metrics", env=bare).stdout
+
+
+def test_its_own_page_asks_for_a_password_where_a_web_config_says_so(file: Path, tmp_path: Path) -> None:
+    write(file, "127.0.0.1:1")
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    web = tmp_path / "web.yaml"
+    web.write_text(yaml.safe_dump({"basic_auth_users": {"ann": hashed}}))
+    program = Program(
+        [
+            *(sys.executable, "-m", "gpuledger", "agent", "--config", str(file), "--drain", "0s"),
+            *("--queue-directory", str(tmp_path / "queue"), "--listen-address", "127.0.0.1:0"),
+            *("--web.config.file", str(web)),
+        ]
+    )
+    try:
+        port = program.wait_line(r"listening on \S+ port (\d+)")[1]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+            told = {
+                path: client.get(path, auth=login).status_code
+                for path, login in (
+                    ("/", None),
+                    ("/metrics", ("ann", "wrong")),
+                    ("/metrics?", ("ann", "right")),
+                    ("/-/ready", None),
+                )
+            }
+        assert told == {"/": 401, "/metrics": 401, "/metrics?": 200, "/-/ready": 200}
+    finally:
+        assert program.stop() == 0
+
+
+def test_a_real_node_exporters_page_is_read_whole_time_after_time() -> None:
+    port = free_port()
+    exporter = Program(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"])
+
+    def answer() -> httpx.Response | None:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=20)
+        except httpx.TransportError:
+            return None
+
+    pages = Pages(Labelling({"job": "node", "instance": "n"}))
+    try:
+        for _ in range(3):
+            got = wait_until(answer, "node_exporter")
+            told = {series_key(sample) for family in parse(got.text) for sample in family.samples}
+            form = format_of(got.headers["content-type"])
+            found = pages.take(got.content, form, honor=False)
+            assert (found.counts.scraped, found.counts.kept, found.duplicates) == (len(told), len(told), 0)
+            assert len(told) > 300
+    finally:
+        exporter.stop()
+
+
+def series_key(sample: Sample) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return sample.name, tuple(sorted(sample.labels.items()))

@@ -129,6 +129,35 @@ def test_certificates_are_verified_and_shown(tmp_path: Path) -> None:
             fetched(request, access(ClientTls(ca=ca), encrypted=True))
 
 
+@pytest.mark.parametrize("demanded", [False, True])
+def test_a_client_certificate_is_not_shown_where_a_redirect_leads(demanded: bool, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+
+    def server(mode: ssl.VerifyMode) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
+        context.load_verify_locations(certificates.crt("ca"))
+        context.verify_mode = mode
+        return context
+
+    shown = ClientTls(
+        ca=Secret(file=certificates.crt("ca")),
+        certificate=Secret(file=certificates.crt("client")),
+        key=Secret(file=certificates.key("client")),
+    )
+    there = server(ssl.CERT_REQUIRED if demanded else ssl.CERT_NONE)
+    with scripted(lambda path: Answer("there"), there) as other:
+        place = (("Location", f"https://127.0.0.1:{other.port}/there"),)
+        moved = Answer("", status=302, headers=place)
+        with scripted(lambda path: moved, server(ssl.CERT_REQUIRED)) as target:
+            request = Request(f"https://127.0.0.1:{target.port}/m", 5.0)
+            if demanded:
+                with pytest.raises(ScrapeFailed):
+                    fetched(request, access(shown, encrypted=True))
+            else:
+                assert fetched(request, access(shown, encrypted=True))[0].body == b"there"
+
+
 def test_a_token_is_read_anew_when_its_file_changes(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first")
@@ -168,7 +197,11 @@ def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
     assert caught.value.oversized
 
 
-@pytest.mark.parametrize("body", [gzip.compress(b"a")[:-3], b"no gzip", gzip.compress(b"a") + b"rest"])
+@pytest.mark.parametrize(
+    "body",
+    [gzip.compress(b"a")[:-3], b"no gzip", gzip.compress(b"a") + b"rest"],
+    ids=["cut", "no gzip", "more behind it"],
+)
 def test_a_broken_gzip_body_is_a_failure(body: bytes) -> None:
     with pytest.raises(ScrapeFailed, match="gzip body"):
         Got(200, "OK", {"content-encoding": "gzip"}, body).page()

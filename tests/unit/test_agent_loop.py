@@ -118,6 +118,43 @@ def test_receivers_with_other_rules_get_their_own_block() -> None:
     assert all(("cluster", "c") in labels for labels, _ in series_of(taken.blocks[1].payload))
 
 
+ROUTED = Deliveries(
+    Delivery(),
+    frozenset({"plain"}),
+    ((Delivery((), Relabelling((Rule(action="labeldrop", regex="job"),))), frozenset({"other"})),),
+)
+
+
+def test_a_receiver_with_other_rules_gets_everything_again_after_failures() -> None:
+    page = Answer("".join(f"a{number} {number}\n" for number in range(200)))
+    failed = Answer("", status=500)
+    taken = scraped([page, failed, failed, page], deliveries=ROUTED)
+    assert taken.receivers[-1] == {"other"}
+    assert taken.told() == taken.told(-2)
+    assert len(taken.told()) == 205
+
+
+def test_a_receiver_with_other_rules_gets_the_end_of_what_new_rules_drop() -> None:
+    taken = Taken()
+    drop = Relabelling((Rule(action="drop", source_labels=("__name__",), regex="a"),))
+
+    async def run(port: int) -> None:
+        before = TargetLoop(target(port), ROUTED, taken.accept, SystemClock())
+        await before.scrape(1_700_000_000_000)
+        changed = target(port, ScrapeSettings(interval=1.0, relabelling=drop))
+        after = TargetLoop(changed, ROUTED, taken.accept, SystemClock())
+        after.inherit(before)
+        await after.scrape(1_700_000_001_000)
+        before.close()
+        after.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\nb 2\n")) as one:
+        asyncio.run(run(one.port))
+    assert taken.receivers[-1] == {"other"}
+    assert taken.told()["a"] is None
+
+
 @pytest.mark.parametrize(
     ("page", "honored"),
     [("DCGM_FI_DEV_GPU_TEMP", True), ("# HELP x y\ngpuledger_build_info", True), ("node_load1", False)],
@@ -197,6 +234,14 @@ def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
     assert 'gpuledger_agent_targets{group="t",state="down"} 1\n' in text
     assert 'gpuledger_agent_scrape_failures_total{group="t",reason="request"} 1\n' in text
     assert promtool_check(text) == (0, [])
+
+
+def test_a_whole_document_as_an_error_is_cut_on_the_page_and_escaped() -> None:
+    loop = TargetLoop(target(1), ALL, Taken().accept, SystemClock())
+    loop.state.up, loop.state.error = False, "<html> " * 500
+    page = render(view_of([loop]))
+    assert page.count("&lt;html&gt;") < 30
+    assert "<html> " not in page
 
 
 def test_every_family_is_declared_once() -> None:

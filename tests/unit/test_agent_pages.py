@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpuledger.agent.relabel.rule import Relabelling, Rule
 from gpuledger.agent.scrape.labelling import LabelLimits, Labelling, encoded
 from gpuledger.agent.scrape.lines import OPENMETRICS, TEXT, BadLine, Format, labels_of
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pages import PageError, Pages
 from gpuledger.agent.scrape.reader import Counts, Samples
 from gpuledger.exposition.remote_write import STALE, series_prefix
@@ -29,8 +30,8 @@ def entry(value: float | None, **labels: str) -> bytes:
     return series_prefix(encoded(told)) + (STALE if value is None else struct.pack("<d", value))
 
 
-def pages(*rules: Rule, limits: LabelLimits | None = None) -> Pages:
-    return Pages(Labelling(TARGET, Relabelling(rules), limits))
+def pages(*rules: Rule, limits: LabelLimits | None = None, memory: PageMemory | None = None) -> Pages:
+    return Pages(Labelling(TARGET, Relabelling(rules), limits), memory=memory)
 
 
 def take(given: Pages, text: str, form: Format = TEXT, limit: int = 0, honor: bool = False) -> Samples:
@@ -278,6 +279,67 @@ def test_remembering_changes_nothing_but_what_is_new(history: list[list[tuple[st
         ends = {prefix: STALE for prefix in before if prefix not in plain}
         assert {sample[:-8]: sample[-8:] for sample in take(one, body).entries} == plain | ends
         before = plain
+
+
+PAGES = st.lists(
+    st.one_of(
+        st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(("1", "2", "x", "1 5"))), max_size=6),
+        st.none(),
+    ),
+    max_size=6,
+)
+
+
+def all_told(memory: PageMemory, history: list[list[tuple[str, str]] | None]) -> list[object]:
+    """What became of each page, None being a scrape that failed."""
+    one, told = pages(memory=memory), list[object]()
+    for page in history:
+        if page is None:
+            told.append(sorted(one.end()))
+            continue
+        try:
+            found = take(one, "".join(f"{name} {value}\n" for name, value in page))
+            told.append((found.counts, sorted(found.entries), found.timed, found.duplicates))
+        except PageError as error:
+            told.append((str(error), error.counts, sorted(one.end())))
+    return told
+
+
+@settings(deadline=None, max_examples=100)
+@given(PAGES)
+def test_a_page_that_is_kept_unpacked_is_gone_on_from_as_a_packed_one_is(
+    history: list[list[tuple[str, str]] | None],
+) -> None:
+    assert all_told(PageMemory(), history) == all_told(PageMemory(0), history)
+
+
+def test_memory_is_held_by_who_comes_first_and_given_back() -> None:
+    memory = PageMemory(300)
+    first, second = pages(memory=memory), pages(memory=memory)
+    take(first, "a 1\n")
+    held = memory.used
+    assert 0 < held == first.kept_bytes <= 300 < 2 * held
+    take(second, "a 1\n")
+    assert memory.used == held
+    first.rest()
+    assert memory.used == 0
+    take(second, "a 1\n")
+    assert memory.used == held
+
+
+@pytest.mark.parametrize("over", ["end", "rest", "larger"])
+def test_a_page_that_is_over_holds_no_memory(over: str) -> None:
+    memory = PageMemory(300)
+    one = pages(memory=memory)
+    take(one, "a 1\n")
+    if over == "end":
+        one.end()
+    elif over == "rest":
+        one.rest()
+    else:
+        take(one, "".join(f"a{number} 1\n" for number in range(9)))
+    assert memory.used == 0
+    assert take(one, "a 2\n").entries[0] == entry(2)
 
 
 def test_bad_lines_say_what_is_wrong() -> None:

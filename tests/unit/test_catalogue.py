@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import main
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DialectSettings
@@ -20,11 +21,11 @@ SPECS = list(chain.from_iterable(dialect.specs for dialect in EVERY.values()))
 
 
 def test_a_family_has_one_declaration_whichever_dialect_tells_it() -> None:
-    check_specs(SPECS)
+    check_specs([*SPECS, *AGENT])
 
 
-@pytest.mark.parametrize("spec", EVERY["native"].specs, ids=lambda spec: spec.name)
-def test_native_names_follow_the_conventions(spec: FamilySpec) -> None:
+@pytest.mark.parametrize("spec", [*EVERY["native"].specs, *AGENT], ids=lambda spec: spec.name)
+def test_names_of_our_own_follow_the_conventions(spec: FamilySpec) -> None:
     assert re.fullmatch(r"gpuledger_[a-z][a-z0-9_]*[a-z0-9]", spec.name)
     assert spec.name.endswith("_total") == (spec.type == "counter")
     assert spec.name.endswith("_info") == (spec.type == "info")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from documentation import NAMES, PAGES, markdown
+from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import COMMANDS
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DialectSettings
@@ -29,8 +30,6 @@ CALL = re.compile(
 )
 # Where the word is a release of Helm's, or a directory.
 NO_CALL = re.compile(r"\bhelm [^\n]*|/run/gpuledger")
-# In a page of a cluster's own parts these are told by another program than the node's.
-ELSEWHERE = ("gpuledger_agent_", "gpuledger_operator_")
 NO_FAMILY = {
     # Volumes of the compose stack.
     "gpuledger_ledger",
@@ -147,13 +146,14 @@ def label_names(matchers: str) -> set[str]:
 
 def families(text: str) -> Iterator[str]:
     for name in FAMILY.findall(text):
-        if name not in NO_FAMILY and not name.startswith(ELSEWHERE):
+        if name not in NO_FAMILY:
             yield name
 
 
 @cache
 def catalogue() -> frozenset[str]:
-    specs = chain.from_iterable(dialect.specs for dialect in dialects(DialectSettings(), "0").values())
+    told = [dialect.specs for dialect in dialects(DialectSettings(), "0").values()]
+    specs = chain.from_iterable([*told, AGENT])
     return frozenset(f"{spec.name}{ending}" for spec in specs for ending in ENDINGS)
 
 
@@ -164,4 +164,5 @@ def labels() -> dict[str, set[str]]:
     for dialect in dialects(DialectSettings(), "0").values():
         for spec in dialect.specs:
             found.setdefault(spec.name, set()).update(spec.labels)
+    found.update((spec.name, set(spec.labels)) for spec in AGENT)
     return found

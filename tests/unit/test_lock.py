@@ -36,21 +36,27 @@ def pinned(lock: str) -> dict[str, tuple[str, int]]:
 
 
 def needed(wanted: list[str]) -> list[Requirement]:
-    """These requirements and all that their packages, as installed here, require on this kind of machine."""
-    found: list[Requirement] = []
-    seen: set[str] = set()
+    """These requirements and all that their packages, as installed here, require on any machine."""
+    found: dict[str, list[Requirement]] = {}
+    done = set()
     waiting = [Requirement(one) for one in wanted]
     while waiting:
         requirement = waiting.pop()
-        if str(requirement) in seen:
-            continue
-        seen.add(str(requirement))
-        found.append(requirement)
-        for one in map(Requirement, importlib.metadata.requires(requirement.name) or ()):
-            extras = ["", *requirement.extras]
-            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras):
-                waiting.append(one)
-    return found
+        name = canonicalize_name(requirement.name)
+        found.setdefault(name, []).append(requirement)
+        for extra in {"", *requirement.extras} - {had for of, had in done if of == name}:
+            done.add((name, extra))
+            asked = [Requirement(one) for one in importlib.metadata.requires(name) or ()]
+            waiting += [
+                one
+                for one in asked
+                if one.marker is None
+                or (
+                    one.marker.evaluate({"extra": extra})
+                    and (not extra or not one.marker.evaluate({"extra": ""}))
+                )
+            ]
+    return [one for every in found.values() for one in every]
 
 
 @pytest.mark.parametrize("lock", LOCKS)

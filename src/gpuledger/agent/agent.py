@@ -10,6 +10,7 @@ from gpuledger.agent.discovery.discovery import Discovery
 from gpuledger.agent.discovery.report import SelectionReport
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.loop import TargetLoop
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pool import Pool
 from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.page import MapHealth
@@ -43,13 +44,18 @@ class Agent:
     """Used by the event loop's thread alone."""
 
     def __init__(
-        self, config: AgentConfig, queues: Path, clock: Clock, discovery: Discovery | None = None
+        self,
+        config: AgentConfig,
+        queues: Path,
+        clock: Clock,
+        discovery: Discovery | None = None,
+        memory: PageMemory | None = None,
     ) -> None:
         self._config = config
         self._discovery = discovery
         self._clock = clock
         self._receivers = Receivers(config.receivers, queues, clock)
-        self._pool = Pool(self._receivers.accept, clock)
+        self._pool = Pool(self._receivers.accept, clock, memory)
         self._configured = clock.unix()
         self.error = ""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.agent.agent import AgentView
 from gpuledger.agent.discovery.report import STEPS
-from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.family import Family, FamilySpec, MetricType
-from gpuledger.outputs.remote_write.state import ReceiverState
+
+if TYPE_CHECKING:
+    # The catalogue of families is told without the packages of the agent, too.
+    from gpuledger.agent.agent import AgentView
+    from gpuledger.agent.scrape.state import GroupTotals
+    from gpuledger.outputs.remote_write.state import ReceiverState
 
 _LOOPS: Final = "the agent's scrape loops"
 _CLUSTER: Final = "the cluster's API server"
@@ -77,7 +80,7 @@ SERIES = FamilySpec(
 CACHE = FamilySpec(
     "gpuledger_agent_cache_bytes",
     "gauge",
-    "What is remembered of the last pages, packed.",
+    "What is kept of the last pages, most of it packed where agent.page_memory is used up.",
     ("group",),
     unit="bytes",
     source=_LOOPS,
@@ -284,7 +287,7 @@ def _targets(view: AgentView) -> Iterator[Family]:
         for each in ("up", "down", "unknown"):
             states[group, each] = states.get((group, each), 0) + (each == word)
         series[group] = series.get(group, 0) + state.counts.kept
-        cache[group] = cache.get(group, 0) + state.packed_bytes
+        cache[group] = cache.get(group, 0) + state.kept_bytes
     targets = Family(TARGETS)
     for (group, word), number in states.items():
         targets.add(number, group, word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from html import escape
+from textwrap import shorten
 from typing import Final
 
 from gpuledger import __version__
@@ -20,6 +21,8 @@ _STILL: Final = "still"
 _MOST_ROWS: Final = 500
 # Objects of a selection whose reason is shown.
 _MOST_REASONS: Final = 10
+_LONGEST: Final = 160
+_WORDS: Final = ' class="words"'
 _NEVER: Final = '<span title="not yet">\N{EN DASH}</span>'
 
 
@@ -78,9 +81,10 @@ def render(view: AgentView, *, refreshing: bool = True) -> str:
 def _trouble(view: AgentView) -> str:
     if not view.error:
         return ""
+    end = "" if view.error.endswith("?") else "."
     return (
         f'<p class="banner" role="note"><strong>The configuration cannot be used:</strong> '
-        f"{escape(view.error)}. The last good one, of {_ago(view, view.configured)}, is in force.</p>\n"
+        f"{escape(view.error)}{end} The last good one, of {_ago(view, view.configured)}, is in force.</p>\n"
     )
 
 
@@ -100,7 +104,7 @@ def _targets(view: AgentView) -> str:
         return "<p>There are no targets.</p>"
     loops = sorted(view.loops, key=lambda loop: loop.state.up is not False)
     more = f"<p>{len(loops) - _MOST_ROWS:,} more are not shown.</p>" if len(loops) > _MOST_ROWS else ""
-    columns = ("Target", "State", "Group", "Last scrape", "Took", "Samples", "Every")
+    columns = ("Target", "Group", "State", "Last scrape", "Took", "Samples", "Every")
     return _table("Targets", columns, (_target_row(view, loop) for loop in loops[:_MOST_ROWS])) + more
 
 
@@ -147,20 +151,20 @@ def _reasons(report: SelectionReport) -> str:
 def _target_row(view: AgentView, loop: TargetLoop) -> str:
     state, target = loop.state, loop.target
     word = {True: "up", False: "down", None: "not yet scraped"}[state.up]
-    why = f"<br>{escape(state.error)}" if state.error else ""
+    why = f"<br>{_short(state.error)}" if state.error else ""
     labels = " ".join(f"{name}={value}" for name, value in target.labels)
     took = _NEVER if state.duration is None else f"{state.duration * 1000:.0f} ms"
     samples = _NEVER if not state.last_success else f"{state.counts.kept:,}"
     return (
-        f'<tr><th scope="row" title="{escape(labels)}">{escape(target.url)}</th>'
-        f'<td class="name">{word}{why}</td><td>{escape(target.group)}</td>'
+        f'<tr><th scope="row" class="words" title="{escape(labels)}">{escape(target.url)}</th>'
+        f'<td class="name">{escape(target.group)}</td><td class="words">{word}{why}</td>'
         f"<td>{_ago(view, state.last_scrape)}</td><td>{took}</td><td>{samples}</td>"
         f"<td>{target.settings.interval:g} s</td></tr>"
     )
 
 
 def _receivers(view: AgentView) -> str:
-    columns = ("Receiver", "State", "Waiting", "Oldest", "Delivered", "Lag", "Dropped", "On disk")
+    columns = ("Receiver", "URL", "State", "Waiting", "Oldest", "Delivered", "Lag", "Dropped", "On disk")
     return _table("Receivers", columns, (_receiver_row(view, state) for state in view.receivers))
 
 
@@ -168,27 +172,35 @@ def _receiver_row(view: AgentView, state: ReceiverState) -> str:
     word = "failing" if state.failing else "taking" if state.last_success else "nothing sent yet"
     why = ""
     if state.last_error:
-        why = f"<br>{escape(state.last_error)}, {_ago(view, state.last_error_at)}"
+        why = f"<br>{_short(state.last_error)}, {_ago(view, state.last_error_at)}"
     lost = sum(state.dropped.values())
     reasons = ", ".join(f"{escape(reason)} {count:,}" for reason, count in state.dropped.items() if count)
     lag = _NEVER
     if state.newest_accepted is not None and state.newest_sent is not None:
         lag = f"{max(0.0, state.newest_accepted - state.newest_sent):.0f} s"
     return (
-        f'<tr><th scope="row" title="{escape(state.url)}">{escape(state.name)}</th>'
-        f'<td class="name">{word}{why}</td><td>{state.queued_samples:,}</td>'
+        f'<tr><th scope="row" class="words">{escape(state.name)}</th>'
+        f'<td class="name">{escape(state.url)}</td>'
+        f'<td class="words">{word}{why}</td><td>{state.queued_samples:,}</td>'
         f"<td>{_ago(view, state.oldest)}</td><td>{state.sent_samples:,}</td><td>{lag}</td>"
         f'<td title="{reasons}">{lost:,}</td><td>{state.disk_bytes / 2**20:.1f} MiB</td></tr>'
     )
 
 
 def _table(label: str, columns: Iterable[str], rows: Iterable[str]) -> str:
-    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
+    head = "".join(
+        f'<th scope="col"{_WORDS if column == "State" else ""}>{column}</th>' for column in columns
+    )
     body = "\n".join(rows)
     return (
         f'<div class="wide" role="region" aria-label="{label}" tabindex="0">\n<table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
+
+
+def _short(text: str) -> str:
+    """Who fails may do so with a whole document; the log has more of it."""
+    return escape(shorten(text, _LONGEST, placeholder="..."))
 
 
 def _ago(view: AgentView, unix: float | None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuledger.model.settings import choice, duration, setting, text
 from gpuledger.outputs.addresses import Address, parse_address
+from gpuledger.outputs.remote_write.reading import size
 
 
 def _address(value: object) -> Address:
@@ -40,6 +41,15 @@ class AgentSettings:
         "directory",
         flags=("--queue-directory",),
         metavar="DIR",
+    )
+    page_memory: int = setting(
+        "agent.page_memory",
+        size,
+        96 << 20,
+        "what is remembered of the last pages may take so much memory between scrapes, all targets together; "
+        "beyond it pages are packed, for a sixth of a scrape's time",
+        flags=("--page-memory",),
+        metavar="SIZE",
     )
     look_interval: float = setting(
         "agent.look_interval",

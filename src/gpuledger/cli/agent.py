@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import environ
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
@@ -37,6 +39,10 @@ from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer, Speaker
 
 log = logging.getLogger("gpuledger.agent")
+
+# Names are looked up by these, and files brought to the disk: asyncio's own, six on two cores, would all wait
+# for the servers of a few dead names. A thread is made when it is needed.
+_THREADS = 32
 
 _ABOUT = """\
 Scrape exporters (this one, dcgm-exporter, any that Prometheus can scrape), relabel what they tell, and
@@ -104,11 +110,13 @@ async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) 
     watch = FileWatch((file,))
     vault = Vault(cluster.access(environ), cluster.own_namespace(environ), clock)
     config = read_agent_config(file, environ, vault)
-    agent = Agent(config, _queues(settings, environ), clock, _discovery(config, cluster, clock))
+    memory = PageMemory(settings.page_memory)
+    agent = Agent(config, _queues(settings, environ), clock, _discovery(config, cluster, clock), memory)
     _allow_many_connections()
     server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     loop.add_signal_handler(signal.SIGHUP, nudged.set)
@@ -121,6 +129,8 @@ async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) 
         await told.wait()
         log.info("stopping")
         reloading.cancel()
+        # Half of a change must not go on beside the end.
+        await asyncio.gather(reloading, return_exceptions=True)
         await agent.stop(settings.drain)
     finally:
         vault.stop()
@@ -145,6 +155,10 @@ async def _reload(
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)
             agent.error = str(error)
+        except Exception:
+            # A defect met on one file must not end the looking for others.
+            log.exception("the configuration %s could not be taken", file)
+            agent.error = "internal error; the log of gpuledger agent has the reason"
         else:
             log.info("the configuration %s was read anew", file)
         watch.take(states)

@@ -65,6 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+# What the extra `cluster` installs.
+_CLUSTER_MODULES = ("cramjam", "re2")
+
+
 def _open_stdout() -> None:
     """A closed one takes nothing; one that lacks a character takes its escape."""
     if sys.stdout is None:
@@ -86,7 +90,14 @@ def _run(words: list[str]) -> int:
         raise unknown("command", command, COMMANDS)
     if command == "serve":
         leave_out_tls()
-    run = import_module(f"gpuledger.cli.{command}").run
+    try:
+        run = import_module(f"gpuledger.cli.{command}").run
+    except ModuleNotFoundError as error:
+        if error.name not in _CLUSTER_MODULES:
+            raise
+        raise UsageError(
+            f"{command} needs the package {error.name}, not installed here: pip install 'gpuledger[cluster]'"
+        ) from None
     try:
         return int(run(words))
     except SystemExit as done:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from os import environ
 
 from gpuledger import __version__
+from gpuledger.agent.families import SPECS as AGENT_SPECS
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.main import no_words
 from gpuledger.config.assemble import assemble
@@ -18,13 +19,17 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.family import FamilySpec
 from gpuledger.model.settings import build, choice, setting
 
-_ABOUT = "List every family of metrics that gpuledger can tell, dialect by dialect."
+_ABOUT = "List every family of metrics that gpuledger can tell: dialect by dialect, then the agent's own."
 _EXAMPLES = """\
 examples:
   gpuledger metrics                             all, as a table
   gpuledger metrics --dialect native            one dialect
   gpuledger metrics --format markdown           what docs/metrics.md is made of
 """
+
+
+# No dialect: what another program than the node's tells of itself.
+_AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ def run(arguments: Sequence[str]) -> int:
     every = dialects(settings, __version__)
     names = known(settings.dialect, every) if "dialect" in values else tuple(every)
     catalogue = {name: every[name].specs for name in names}
+    if "dialect" not in values:
+        catalogue[_AGENT] = AGENT_SPECS
     write = {"table": _table, "markdown": _markdown, "json": _json}
     sys.stdout.write(write[build(MetricsSettings, values).format](catalogue))
     return 0
@@ -78,7 +85,8 @@ def _markdown(catalogue: Catalogue) -> str:
         "Made by `gpuledger metrics --format markdown`; `make docs` writes it anew and a test compares.",
     ]
     for name, specs in catalogue.items():
-        lines += ["", f"## {name}: `/metrics/{name}`", ""]
+        where = "`/metrics` of `gpuledger agent`" if name == _AGENT else f"`/metrics/{name}`"
+        lines += ["", f"## {name}: {where}", ""]
         lines += ["| family | type | unit | labels | meaning | source |", "|---|---|---|---|---|---|"]
         lines += [_row(spec) for spec in specs]
     return "\n".join(lines) + "\n"

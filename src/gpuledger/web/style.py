@@ -26,6 +26,7 @@ th, td { border-bottom: 1px solid var(--line); }
 th:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
 tbody th { font-weight: 600; }
 td.name { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }
+th.words, td.words { white-space: normal; overflow-wrap: anywhere; text-align: left; min-width: 8.5rem; }
 td.down { text-align: left; color: var(--soft); }
 code, pre { font-family: ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; }
 footer { color: var(--soft); margin-top: 1.5rem; }

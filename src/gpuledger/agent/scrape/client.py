@@ -102,7 +102,9 @@ class Client:
     async def _connect(self, where: SplitResult) -> Connection:
         context = None
         if where.scheme == "https":
-            context = self._access.context if self._access is not None else None
+            if self._access is not None:
+                own = _origin(where) == _origin(self._split)
+                context = self._access.context if own else self._access.elsewhere
             if context is None:
                 raise ScrapeFailed("the target is https, and there is nothing to verify its certificate by")
         host = where.hostname or ""

@@ -50,7 +50,10 @@ class Connection(asyncio.Protocol):
             raise
         finally:
             self._waiting = None
-        if not self._reader.keeps_open:
+            keeps_open = self._reader.keeps_open
+            # It holds the answer, which a connection at rest has no use for.
+            self._reader = AnswerReader()
+        if not keeps_open:
             self.close()
         return answer
 

@@ -104,6 +104,12 @@ class Labelling:
                 found.append(fate + entry[-VALUE_BYTES:])
         return found
 
+    def inherit(self, before: Labelling) -> None:
+        """Know the other deliveries of what was told under rules of before, which may end; they are equal."""
+        for (_, route), (_, old) in zip(self._others, before._others, strict=True):
+            for prefix, fate in old.items():
+                route.setdefault(prefix, fate)
+
     def forget(self, told: Sequence[bytes]) -> None:
         """Keep the other deliveries of these entries alone, when there are many more."""
         for _, route in self._others:

@@ -13,6 +13,7 @@ from gpuledger.agent.scrape.answer import ScrapeFailed
 from gpuledger.agent.scrape.client import Client, Request
 from gpuledger.agent.scrape.labelling import Delivery, Labelling, timed
 from gpuledger.agent.scrape.lines import format_of
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pages import PageError, Pages
 from gpuledger.agent.scrape.reader import Samples
 from gpuledger.agent.scrape.report import Report
@@ -54,6 +55,7 @@ class TargetLoop:
         clock: Clock,
         access: TargetAccess | None = None,
         totals: GroupTotals | None = None,
+        memory: PageMemory | None = None,
     ) -> None:
         settings = target.settings
         self.target = target
@@ -69,7 +71,7 @@ class TargetLoop:
             deliveries.delivery,
             [delivery for delivery, _ in deliveries.others],
         )
-        self._pages = Pages(labelling, honor_timestamps=settings.honor_timestamps)
+        self._pages = Pages(labelling, honor_timestamps=settings.honor_timestamps, memory=memory)
         self._report = Report(labelling, settings)
         self._request = Request(
             target.url,
@@ -99,12 +101,15 @@ class TargetLoop:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, and of memory that others can use."""
         self._client.close()
+        self._pages.rest()
 
     def inherit(self, other: TargetLoop) -> None:
         """Go on where another loop of the same target stood: what this one does not tell has ended."""
         self._pages.inherit(other._pages)
+        if other._deliveries.others == self._deliveries.others:
+            self._pages.labelling.inherit(other._pages.labelling)
         mine = set(self._report.prefixes)
         gone = [entry for entry in other._report.ends() if entry[:-8] not in mine]
         self._ending = other._ending + gone
@@ -142,6 +147,10 @@ class TargetLoop:
         report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
         ending, self._ending = self._ending, []
         self._deliver(samples.entries + ending + report, samples.timed, milliseconds)
+        if not reason:
+            # After a failure what is not told now may be told again, as it was.
+            told = [*samples.entries, *(prefix + value for prefix, value, _ in samples.timed), *report]
+            self._pages.labelling.forget(told)
 
     def end(self, milliseconds: int) -> None:
         """Mark everything of this target as ended: it is scraped no more."""
@@ -171,7 +180,7 @@ class TargetLoop:
         state.up, state.error, state.duration = not reason, error, seconds
         state.counts, state.body_bytes = samples.counts, size if size > 0 else None
         state.duplicates = samples.duplicates
-        state.packed_bytes = self._pages.packed_bytes
+        state.kept_bytes = self._pages.kept_bytes
 
     def _deliver(
         self, entries: list[bytes], own_time: list[tuple[bytes, bytes, int]], milliseconds: int
@@ -189,7 +198,6 @@ class TargetLoop:
                 if found
             ]
             self._hand_over(labelling.routed(number, entries), told, milliseconds, receivers)
-        labelling.forget([*entries, *(prefix + value for prefix, value, _ in own_time)])
 
     def _hand_over(
         self,

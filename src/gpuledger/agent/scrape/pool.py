@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuledger.agent.scrape.access import TargetAccess
 from gpuledger.agent.scrape.loop import Accept, Deliveries, TargetLoop
+from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.agent.scrape.state import GroupTotals
 from gpuledger.model.source import Clock
@@ -33,9 +34,10 @@ class _Running:
 class Pool:
     """Used by the event loop's thread alone."""
 
-    def __init__(self, accept: Accept, clock: Clock) -> None:
+    def __init__(self, accept: Accept, clock: Clock, memory: PageMemory | None = None) -> None:
         self._accept = accept
         self._clock = clock
+        self._memory = PageMemory() if memory is None else memory
         self._running: dict[Key, _Running] = {}
         self._retired: dict[Key, _Running] = {}
         self._access: dict[tuple[bool, ClientTls, Login | None], TargetAccess] = {}
@@ -91,7 +93,7 @@ class Pool:
     def _started(self, target: Target, deliveries: Deliveries, old: _Running | None) -> _Running:
         totals = self.totals.setdefault(target.group, GroupTotals())
         access = self._shared(target)
-        loop = TargetLoop(target, deliveries, self._accept, self._clock, access, totals)
+        loop = TargetLoop(target, deliveries, self._accept, self._clock, access, totals, self._memory)
         if old is not None:
             loop.inherit(old.loop)
         return _Running(loop, asyncio.create_task(loop.run(), name=target.url))

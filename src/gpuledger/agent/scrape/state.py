@@ -20,7 +20,7 @@ class TargetState:
     duration: float | None = None
     counts: Counts = field(default_factory=Counts)
     body_bytes: int | None = None
-    packed_bytes: int = 0
+    kept_bytes: int = 0
     duplicates: int = 0
 
 

@@ -1,33 +1,34 @@
-"""What one receiver's requests show and believe, as its files are now."""
+"""What requests show and believe, as the files of it are now."""
 
 from __future__ import annotations
 
 import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.outputs.remote_write.secrets import Watched, authorization, line_of, text_of
-from gpuledger.outputs.remote_write.settings import ReceiverSettings
+from gpuledger.outputs.remote_write.settings import ClientTls, Login, ReceiverSettings, Secret
 from gpuledger.outputs.remote_write.tls import tls_context
 
 # What is shorter is a word like any other: `team`, a user's name.
 _TELLING: Final = 6
 
 
-class Access:
-    """`headers` are the receiver's own and the login, `context` is for https, once `look` was called.
+class FileAccess(ABC):
+    """`headers` are what is shown, and `context` is for https, once `look` was called.
 
     `generation` grows whenever something is different: a connection made before that is not used on.
     """
 
-    def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
-        self._settings = settings
-        tls, login = settings.tls, settings.login
-        secrets = [tls.ca, tls.certificate, tls.key, *(secret for _, secret in settings.headers)]
-        self._watched = Watched([*secrets, *((login.user, login.credentials) if login else ())], clock)
+    def __init__(
+        self, tls: ClientTls, login: Login | None, clock: Clock, more: Sequence[Secret] = ()
+    ) -> None:
+        credentials = (login.user, login.credentials) if login else ()
+        self._watched = Watched([tls.ca, tls.certificate, tls.key, *more, *credentials], clock)
         self._trouble: GpuledgerError | None = None
-        self._hidden: tuple[str, ...] = ()
         self.headers: tuple[tuple[str, str], ...] = ()
         self.context: ssl.SSLContext | None = None
         self.generation = 0
@@ -46,6 +47,19 @@ class Access:
                 self._trouble = error
         if self._trouble is not None:
             raise self._trouble
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Set `headers` and `context`. Raises GpuledgerError."""
+
+
+class Access(FileAccess):
+    """One receiver's: its own headers and the login."""
+
+    def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
+        super().__init__(settings.tls, settings.login, clock, [secret for _, secret in settings.headers])
+        self._settings = settings
+        self._hidden: tuple[str, ...] = ()
 
     def hide(self, text: str) -> str:
         """The text without what we showed: proxies like to quote a request that they refuse."""

@@ -37,6 +37,7 @@ from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
 from gpuledger.node.census import Census
+from gpuledger.node.instances import InstanceLog
 from gpuledger.node.loop import Namer, Node
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings
 from gpuledger.outputs.addresses import Address
@@ -227,10 +228,11 @@ def assemble_parts(
                 store.close()
             raise
 
-    census = Census(build(CensusSettings, values).expected)
+    census, instances = Census(build(CensusSettings, values).expected), InstanceLog()
 
     def publish(page: Page) -> None:
         census.take(page.snapshot)
+        instances.take(page.snapshot)
         # After the books: what another program says is late, and not for them.
         parts.pages.publish(page if profiling is None else profiling.added_to(page))
         published()

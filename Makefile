@@ -19,7 +19,7 @@ help:                    ## list the targets
 	  || grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run        ## serve this machine's GPUs (or, without any, a simulated node) on port 9400
-	@echo "source: $(SOURCE)    page: http://localhost:9400/    metrics: http://localhost:9400/metrics"
+	@echo "source: $(SOURCE)$(if $(findstring listen-address,$(FLAGS)),,    page: http://localhost:9400/    metrics: http://localhost:9400/metrics)"
 	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
 
 test: $(VENV)/.dev debian  ## every test but e2e, with the real Prometheus and the test NVML library

@@ -7,7 +7,7 @@ import logging
 from gpuledger.model.devices import Instance
 from gpuledger.model.snapshot import Snapshot
 
-log = logging.getLogger("gpuledger.instances")
+log = logging.getLogger("gpuledger.node.instances")
 
 
 class InstanceLog:

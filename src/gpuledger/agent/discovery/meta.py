@@ -120,7 +120,11 @@ def endpoint_labels(part: SliceObject, endpoint: Endpoint, port: Port) -> Labels
         f"{slices}port_protocol": port.protocol,
         f"{slices}port_app_protocol": port.app_protocol,
         f"{slices}endpoint_conditions_ready": endpoint.ready,
+        f"{slices}endpoint_conditions_serving": endpoint.serving,
+        f"{slices}endpoint_conditions_terminating": endpoint.terminating,
         f"{slices}endpoint_hostname": endpoint.hostname,
+        f"{slices}endpoint_node_name": endpoint.node,
+        f"{slices}endpoint_zone": endpoint.zone,
         f"{slices}address_target_kind": endpoint.target_kind,
         f"{slices}address_target_name": endpoint.target_name,
     }

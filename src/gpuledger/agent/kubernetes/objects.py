@@ -83,12 +83,15 @@ class ServiceObject:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Addresses behind a service that are one. `ready` is empty where it is not told."""
+    """Addresses behind a service that are one. The conditions and `zone` are empty where they are not told."""
 
     addresses: tuple[str, ...]
     ready: str = ""
+    serving: str = ""
+    terminating: str = ""
     hostname: str = ""
     node: str = ""
+    zone: str = ""
     target_kind: str = ""
     target_namespace: str = ""
     target_name: str = ""
@@ -244,14 +247,17 @@ def read_plain(_: object, meta: Meta) -> PlainObject:
 
 
 def _endpoint(told: Mapping[str, Any]) -> Endpoint:
-    target, ready = mapping(told, "targetRef"), mapping(told, "conditions").get("ready")
+    target, conditions = mapping(told, "targetRef"), mapping(told, "conditions")
     # v1 has the names as fields, v1beta1 in `topology`.
     topology = mapping(told, "topology") or mapping(told, "deprecatedTopology")
     return Endpoint(
         tuple(one for one in told.get("addresses") or () if isinstance(one, str)),
-        str(ready).lower() if isinstance(ready, bool) else "",
+        _condition(conditions, "ready"),
+        _condition(conditions, "serving"),
+        _condition(conditions, "terminating"),
         text(told, "hostname"),
         intern(text(told, "nodeName") or text(topology, "kubernetes.io/hostname")),
+        intern(text(told, "zone")),
         text(target, "kind"),
         text(target, "namespace"),
         text(target, "name"),
@@ -259,16 +265,21 @@ def _endpoint(told: Mapping[str, Any]) -> Endpoint:
     )
 
 
+def _condition(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return str(value).lower() if isinstance(value, bool) else ""
+
+
 def _address(told: Mapping[str, Any], ready: str) -> Endpoint:
     target = mapping(told, "targetRef")
     return Endpoint(
         (text(told, "ip"),),
         ready,
-        text(told, "hostname"),
-        intern(text(told, "nodeName")),
-        text(target, "kind"),
-        text(target, "namespace"),
-        text(target, "name"),
+        hostname=text(told, "hostname"),
+        node=intern(text(told, "nodeName")),
+        target_kind=text(target, "kind"),
+        target_namespace=text(target, "namespace"),
+        target_name=text(target, "name"),
     )
 
 

@@ -101,6 +101,8 @@ OF_ENDPOINTS = [
     ("endpoints_name", "s"),
     ("endpoints_label_app", "x"),
     ("endpoints_labelpresent_app", "true"),
+    ("endpoints_annotation_why", "y"),
+    ("endpoints_annotationpresent_why", "true"),
     ("endpoint_ready", "false"),
     ("endpoint_port_name", "web"),
     ("endpoint_port_protocol", "TCP"),

@@ -83,7 +83,7 @@ class ServiceObject:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Addresses behind a service that are one. The conditions and `zone` are empty where they are not told."""
+    """Addresses behind a service that are one. What is not told of them is empty."""
 
     addresses: tuple[str, ...]
     ready: str = ""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
+from gpuledger.workloads.pods.fields import elements, mapping
+
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -295,18 +297,6 @@ def _ports(told: object, number: str) -> Iterator[Port]:
                 "" if target is None else str(target),
                 text(one, "appProtocol"),
             )
-
-
-def mapping(told: object, key: str) -> Mapping[str, Any]:
-    """A mapping below a key; an empty one where there is none."""
-    value = told.get(key) if isinstance(told, Mapping) else None
-    return value if isinstance(value, dict) else {}
-
-
-def elements(told: object, key: str) -> list[dict[str, Any]]:
-    """The mappings of a list below a key."""
-    value = told.get(key) if isinstance(told, Mapping) else None
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def text(told: object, key: str) -> str:

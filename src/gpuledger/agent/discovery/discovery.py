@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuledger.agent.discovery.finder import Cluster, Finder
-from gpuledger.agent.discovery.meta import NODE, POD
+from gpuledger.agent.discovery.meta import ANNOTATIONS, NODE, POD
 from gpuledger.agent.discovery.report import SelectionReport
 from gpuledger.agent.discovery.selection import POD_MONITOR, Selection
 from gpuledger.agent.discovery.sharding import Shard
@@ -201,12 +201,12 @@ class Discovery:
 
     def _base(self, resource: str) -> Wanted:
         users = [one for one in self._selections if resource in _resources(one)]
-        prefix = {"pods": POD, "services": "__meta_kubernetes_service_"}.get(resource, "")
+        prefixes = ANNOTATIONS.get(resource, ())
         selectors: frozenset[Selector] | None = None
         whole = resource == "services" or all(one.kind == POD_MONITOR for one in users)
         if resource in ("pods", "services") and whole:
             selectors = frozenset(one.selector for one in users)
-        annotated = bool(prefix) and any(one.mentions(f"{prefix}annotation") for one in users)
+        annotated = any(one.mentions(prefix) for one in users for prefix in prefixes)
         return Wanted(resource, selectors=selectors, annotations=annotated)
 
     @property

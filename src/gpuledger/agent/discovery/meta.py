@@ -29,6 +29,12 @@ NODE: Final = f"{META}node_"
 PORT_NAME: Final = f"{POD}container_port_name"
 PORT_NUMBER: Final = f"{POD}container_port_number"
 PORT_PROTOCOL: Final = f"{POD}container_port_protocol"
+# How the labels begin that are made of annotations, by resource: who reads none of them needs none kept.
+ANNOTATIONS: Final = {
+    "pods": (f"{POD}annotation",),
+    "services": (f"{SERVICE}annotation",),
+    "endpointslices": (f"{META}endpointslice_annotation", f"{META}endpoints_annotation"),
+}
 _UNFIT: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 Labels = dict[str, str]
@@ -108,7 +114,7 @@ def endpoint_labels(part: SliceObject, endpoint: Endpoint, port: Port) -> Labels
             f"{META}endpoint_address_target_kind": endpoint.target_kind,
             f"{META}endpoint_address_target_name": endpoint.target_name,
         }
-        _pairs(labels, f"{META}endpoints_label", part.meta.labels)
+        _own(labels, f"{META}endpoints_", part.meta)
         return labels
     slices = f"{META}endpointslice_"
     labels = {
@@ -120,12 +126,15 @@ def endpoint_labels(part: SliceObject, endpoint: Endpoint, port: Port) -> Labels
         f"{slices}port_protocol": port.protocol,
         f"{slices}port_app_protocol": port.app_protocol,
         f"{slices}endpoint_conditions_ready": endpoint.ready,
+        f"{slices}endpoint_conditions_serving": endpoint.serving,
+        f"{slices}endpoint_conditions_terminating": endpoint.terminating,
         f"{slices}endpoint_hostname": endpoint.hostname,
+        f"{slices}endpoint_node_name": endpoint.node,
+        f"{slices}endpoint_zone": endpoint.zone,
         f"{slices}address_target_kind": endpoint.target_kind,
         f"{slices}address_target_name": endpoint.target_name,
     }
-    _pairs(labels, f"{slices}label", part.meta.labels)
-    _pairs(labels, f"{slices}annotation", part.meta.annotations)
+    _own(labels, slices, part.meta)
     for name, value in endpoint.topology:
         labels[f"{slices}endpoint_topology_{sanitized(name)}"] = value
         labels[f"{slices}endpoint_topology_present_{sanitized(name)}"] = "true"

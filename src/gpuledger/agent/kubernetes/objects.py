@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
+from gpuledger.workloads.pods.fields import elements, mapping
+
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -83,12 +85,15 @@ class ServiceObject:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Addresses behind a service that are one. `ready` is empty where it is not told."""
+    """Addresses behind a service that are one. What is not told of them is empty."""
 
     addresses: tuple[str, ...]
     ready: str = ""
+    serving: str = ""
+    terminating: str = ""
     hostname: str = ""
     node: str = ""
+    zone: str = ""
     target_kind: str = ""
     target_namespace: str = ""
     target_name: str = ""
@@ -244,14 +249,17 @@ def read_plain(_: object, meta: Meta) -> PlainObject:
 
 
 def _endpoint(told: Mapping[str, Any]) -> Endpoint:
-    target, ready = mapping(told, "targetRef"), mapping(told, "conditions").get("ready")
+    target, conditions = mapping(told, "targetRef"), mapping(told, "conditions")
     # v1 has the names as fields, v1beta1 in `topology`.
     topology = mapping(told, "topology") or mapping(told, "deprecatedTopology")
     return Endpoint(
         tuple(one for one in told.get("addresses") or () if isinstance(one, str)),
-        str(ready).lower() if isinstance(ready, bool) else "",
+        _condition(conditions, "ready"),
+        _condition(conditions, "serving"),
+        _condition(conditions, "terminating"),
         text(told, "hostname"),
         intern(text(told, "nodeName") or text(topology, "kubernetes.io/hostname")),
+        intern(text(told, "zone")),
         text(target, "kind"),
         text(target, "namespace"),
         text(target, "name"),
@@ -259,16 +267,21 @@ def _endpoint(told: Mapping[str, Any]) -> Endpoint:
     )
 
 
+def _condition(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return str(value).lower() if isinstance(value, bool) else ""
+
+
 def _address(told: Mapping[str, Any], ready: str) -> Endpoint:
     target = mapping(told, "targetRef")
     return Endpoint(
         (text(told, "ip"),),
         ready,
-        text(told, "hostname"),
-        intern(text(told, "nodeName")),
-        text(target, "kind"),
-        text(target, "namespace"),
-        text(target, "name"),
+        hostname=text(told, "hostname"),
+        node=intern(text(told, "nodeName")),
+        target_kind=text(target, "kind"),
+        target_namespace=text(target, "namespace"),
+        target_name=text(target, "name"),
     )
 
 
@@ -284,18 +297,6 @@ def _ports(told: object, number: str) -> Iterator[Port]:
                 "" if target is None else str(target),
                 text(one, "appProtocol"),
             )
-
-
-def mapping(told: object, key: str) -> Mapping[str, Any]:
-    """A mapping below a key; an empty one where there is none."""
-    value = told.get(key) if isinstance(told, Mapping) else None
-    return value if isinstance(value, dict) else {}
-
-
-def elements(told: object, key: str) -> list[dict[str, Any]]:
-    """The mappings of a list below a key."""
-    value = told.get(key) if isinstance(told, Mapping) else None
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def text(told: object, key: str) -> str:

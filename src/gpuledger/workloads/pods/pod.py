@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpuledger.model.text import clean_name
+from gpuledger.workloads.pods.fields import elements, mapping
 from gpuledger.workloads.pods.labels import LabelAllowlist
 
 # A static pod's mirror in the API has a UID of its own; its cgroup and its log directory show this instead.
@@ -50,20 +51,20 @@ def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
 
     A field that is not of its documented type is lost alone.
     """
-    meta, status = _mapping(told, "metadata"), _mapping(told, "status")
+    meta, status = mapping(told, "metadata"), mapping(told, "status")
     uid, name = _text(meta, "uid"), _text(meta, "name")
     if not uid or not name:
         return None
-    annotations = _mapping(meta, "annotations")
+    annotations = mapping(meta, "annotations")
     phase = _text(status, "phase")
-    controller = next((one for one in _list(meta, "ownerReferences") if one.get("controller") is True), {})
+    controller = next((one for one in elements(meta, "ownerReferences") if one.get("controller") is True), {})
     return Pod(
         uid=uid,
         namespace=_text(meta, "namespace"),
         name=name,
         phase=phase,
         containers=dict(_containers(status)),
-        labels=allowed.of(_mapping(meta, "labels")),
+        labels=allowed.of(mapping(meta, "labels")),
         controller_kind=_text(controller, "kind"),
         controller=_text(controller, "name"),
         hash=next(filter(None, (_text(annotations, key) for key in _HASHES)), ""),
@@ -74,9 +75,9 @@ def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
 
 def _containers(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind in _STATUSES:
-        for one in _list(status, kind):
+        for one in elements(status, kind):
             name = _text(one, "name")
-            last = _mapping(_mapping(one, "lastState"), "terminated")
+            last = mapping(mapping(one, "lastState"), "terminated")
             for told in (_text(last, "containerID"), _text(one, "containerID")):
                 # `containerd://ID`; empty before the container was made.
                 container_id = told.rpartition("://")[2]
@@ -92,16 +93,6 @@ def _unix(value: object) -> float | None:
     except ValueError:
         return None
     return moment.timestamp() if moment.tzinfo else None
-
-
-def _mapping(told: object, key: str) -> Mapping[str, Any]:
-    value = told.get(key) if isinstance(told, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
-def _list(told: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    value = told.get(key)
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _text(told: Mapping[str, Any], key: str) -> str:

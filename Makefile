@@ -8,7 +8,8 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Without a GPU the simulator is asked for by name: `--source auto` never makes numbers up.
 SOURCE ?= $(if $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg),auto,simulator)
 FLAGS  ?=
-JOBS   ?= auto
+# One more than there are cores: the tests that take long wait for other programs.
+JOBS   ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench build image \

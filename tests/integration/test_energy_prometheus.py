@@ -9,6 +9,9 @@ import pytest
 
 from running import Prometheus, Server, prometheus, serving, wait_until
 
+# One set of nodes and one Prometheus for all of it.
+pytestmark = pytest.mark.xdist_group("energy")
+
 # Scenario seconds pass four times as fast, so watts by rate() come out fourfold.
 SPEED = 4
 SCENARIO = """

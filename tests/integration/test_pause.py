@@ -101,7 +101,7 @@ def test_while_paused_no_handle_is_open_and_metrics_answer_and_after_it_data_are
     assert totals.keys() == before["gpuledger_device_energy_joules_total"].keys()
     assert server.get("/metrics").status_code == server.get("/-/ready").status_code == 200
     assert server.get("/health").text.startswith("PAUSED until ")
-    assert "Health: <strong>PAUSED" in server.get("/").text
+    assert "Health: <strong>PAUSED" in server.get("/plain").text
 
     (ticks,) = paused["gpuledger_ticks_total"].values()
     server.wait_ticks(int(ticks) + 3)

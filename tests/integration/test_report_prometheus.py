@@ -14,6 +14,9 @@ import pytest
 
 from running import Prometheus, Server, free_port, gpuledger, prometheus, serving, wait_until
 
+# One set of nodes and one Prometheus for all of it.
+pytestmark = pytest.mark.xdist_group("fleet")
+
 # Scenario seconds pass four times as fast as the scraper's.
 SPEED = 4
 GPU = """

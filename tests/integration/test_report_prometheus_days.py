@@ -19,6 +19,9 @@ import pytest
 
 from running import Prometheus, free_port, gpuledger
 
+# One set of nodes and one Prometheus for all of it.
+pytestmark = pytest.mark.xdist_group("days")
+
 DAY, HOUR, SCRAPE = 86_400, 3600, 60
 # Booked so long before it is told.
 LAG = 30

@@ -78,7 +78,7 @@ def test_the_simulator_serves_pages_that_agree_parse_and_lint(scenario: str) -> 
         openmetrics = server.get(Accept="application/openmetrics-text; version=1.0.0")
         assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
         assert list(read_openmetrics(openmetrics.text))
-        assert "Simulated data" in server.get("/").text
+        assert "Simulated data" in server.get("/plain").text
         assert any("simulated data" in line for line in server.lines)
 
 

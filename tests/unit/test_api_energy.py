@@ -178,6 +178,29 @@ def test_a_cursor_of_another_grouping_is_refused(run: Run) -> None:
         asker.told(f"since=24h&by=pod&cursor={cursor}")
 
 
+def test_a_cursor_alone_goes_on_and_the_same_parameters_may_be_given(run: Run) -> None:
+    asker = Asker(run)
+    whole = [row["key"] for row in asker.told("since=24h&by=pod")["rows"]]
+    told = asker.told("since=24h&by=pod&limit=2")
+    times = f"since={told['since']}&until={told['until']}"
+    for beside in ("limit=2", "since=24h", "until=now&by=pod", times):
+        rest = asker.told(f"cursor={told['next']}&{beside}")["rows"]
+        assert [row["key"] for row in rest] == whole[2 : 2 + (2 if "limit" in beside else 200)]
+    second = asker.told(f"cursor={told['next']}&limit=2")["next"]
+    assert asker.told(f"cursor={second}&since=24h&by=pod")["rows"][0]["key"] == whole[4]
+
+
+@pytest.mark.parametrize(("name", "value"), [("since", "23h"), ("until", "1h"), ("by", "user")])
+def test_another_parameter_than_the_cursor_was_made_with_is_refused_and_named(
+    run: Run, name: str, value: str
+) -> None:
+    asker = Asker(run)
+    cursor = asker.told("since=24h&limit=3")["next"]
+    with pytest.raises(Refused) as refused:
+        asker.told(f"cursor={cursor}&{name}={value}")
+    assert (refused.value.status, refused.value.parameter) == (400, name)
+
+
 def test_only_few_reports_are_held(run: Run) -> None:
     asker = Asker(run)
     first = asker.told("since=24h&limit=1")["next"]

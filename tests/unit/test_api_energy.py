@@ -115,6 +115,39 @@ def test_costs_are_null_until_there_is_a_price(run: Run) -> None:
     assert priced["currency"] == "EUR"
 
 
+def test_own_accounts_have_their_co2_and_with_the_rows_sum_to_the_total(run: Run) -> None:
+    asker = Asker(run)
+    assert {one["co2_grams"] for one in asker.told("since=24h")["own"]} == {None}
+    asker.prices = Prices(co2=Decimal(3600))
+    told = asker.told("since=24h")
+    assert [round(one["co2_grams"] * 1000, 3) for one in told["own"]] == [
+        one["joules"] for one in told["own"]
+    ]
+    parts = sum(one["co2_grams"] for one in (*told["rows"], *told["own"]))
+    assert parts == pytest.approx(told["total"]["co2_grams"])
+
+
+@pytest.mark.parametrize(
+    ("prices", "notes"),
+    [
+        (Prices(), []),
+        (Prices(pue=Decimal("1.4")), []),
+        (Prices(kwh=Decimal(1), co2=Decimal(380), pue=Decimal("1.0")), []),
+        (Prices(gpu_hour=Decimal(1), pue=Decimal("1.4")), []),
+        (Prices(kwh=Decimal(1), pue=Decimal("1.4")), ["the PUE of 1.4", "cost is of the energy"]),
+        (Prices(co2=Decimal(1), pue=Decimal("1.4")), ["the PUE of 1.4", "CO2 is of the energy"]),
+        (
+            Prices(kwh=Decimal(1), co2=Decimal(1), pue=Decimal(2)),
+            ["PUE of 2", "cost and CO2 are of the energy"],
+        ),
+    ],
+)
+def test_what_a_pue_is_in_is_said(run: Run, prices: Prices, notes: list[str]) -> None:
+    told = Asker(run, prices).told("since=24h")["notes"]
+    assert len(told) == bool(notes)
+    assert all(words in told[0] for words in notes)
+
+
 @pytest.mark.parametrize(
     ("by", "keys"),
     [("gpu", ["uuid", "gpu", "model"]), ("pod", ["namespace", "pod"]), ("label:team", ["team"])],

@@ -159,7 +159,12 @@ def _words(report: Report, shown: slice) -> Words:
         "complete": period.since >= period.first,
         "rows": [_row(line) for line in report.lines[shown]],
         "own": [
-            {"account": line.account, "joules": joules(line.millijoules), "cost": _rounded(line.cost)}
+            {
+                "account": line.account,
+                "joules": joules(line.millijoules),
+                "cost": _rounded(line.cost),
+                "co2_grams": _rounded(line.grams),
+            }
             for line in report.own
         ],
         "total": {
@@ -185,9 +190,18 @@ def _words(report: Report, shown: slice) -> Words:
             for gpu in report.gpus
         ],
         "currency": report.prices.currency,
-        "notes": list(report.notes),
+        "notes": [*report.notes, *_of_the_building(report.prices)],
         "from_books": True,
     }
+
+
+def _of_the_building(prices: Prices) -> tuple[str, ...]:
+    """What is to be known where cost and CO2 are of other energy than the joules beside them."""
+    pue = prices.pue
+    told = [name for name, rate in (("cost", prices.kwh), ("CO2", prices.co2)) if rate is not None]
+    if pue is None or pue == 1 or not told:
+        return ()
+    return (f"{' and '.join(told)} {'are' if len(told) > 1 else 'is'} of the energy times the PUE of {pue}",)
 
 
 def _row(line: Line) -> Words:

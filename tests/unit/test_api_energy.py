@@ -115,6 +115,39 @@ def test_costs_are_null_until_there_is_a_price(run: Run) -> None:
     assert priced["currency"] == "EUR"
 
 
+def test_own_accounts_have_their_co2_and_with_the_rows_sum_to_the_total(run: Run) -> None:
+    asker = Asker(run)
+    assert {one["co2_grams"] for one in asker.told("since=24h")["own"]} == {None}
+    asker.prices = Prices(co2=Decimal(3600))
+    told = asker.told("since=24h")
+    assert [round(one["co2_grams"] * 1000, 3) for one in told["own"]] == [
+        one["joules"] for one in told["own"]
+    ]
+    parts = sum(one["co2_grams"] for one in (*told["rows"], *told["own"]))
+    assert parts == pytest.approx(told["total"]["co2_grams"])
+
+
+@pytest.mark.parametrize(
+    ("prices", "notes"),
+    [
+        (Prices(), []),
+        (Prices(pue=Decimal("1.4")), []),
+        (Prices(kwh=Decimal(1), co2=Decimal(380), pue=Decimal("1.0")), []),
+        (Prices(gpu_hour=Decimal(1), pue=Decimal("1.4")), []),
+        (Prices(kwh=Decimal(1), pue=Decimal("1.4")), ["the PUE of 1.4", "cost is of the energy"]),
+        (Prices(co2=Decimal(1), pue=Decimal("1.4")), ["the PUE of 1.4", "CO2 is of the energy"]),
+        (
+            Prices(kwh=Decimal(1), co2=Decimal(1), pue=Decimal(2)),
+            ["PUE of 2", "cost and CO2 are of the energy"],
+        ),
+    ],
+)
+def test_what_a_pue_is_in_is_said(run: Run, prices: Prices, notes: list[str]) -> None:
+    told = Asker(run, prices).told("since=24h")["notes"]
+    assert len(told) == bool(notes)
+    assert all(words in told[0] for words in notes)
+
+
 @pytest.mark.parametrize(
     ("by", "keys"),
     [("gpu", ["uuid", "gpu", "model"]), ("pod", ["namespace", "pod"]), ("label:team", ["team"])],
@@ -176,6 +209,29 @@ def test_a_cursor_of_another_grouping_is_refused(run: Run) -> None:
     cursor = asker.told("since=24h&limit=3")["next"]
     with pytest.raises(Refused, match="cursor"):
         asker.told(f"since=24h&by=pod&cursor={cursor}")
+
+
+def test_a_cursor_alone_goes_on_and_the_same_parameters_may_be_given(run: Run) -> None:
+    asker = Asker(run)
+    whole = [row["key"] for row in asker.told("since=24h&by=pod")["rows"]]
+    told = asker.told("since=24h&by=pod&limit=2")
+    times = f"since={told['since']}&until={told['until']}"
+    for beside in ("limit=2", "since=24h", "until=now&by=pod", times):
+        rest = asker.told(f"cursor={told['next']}&{beside}")["rows"]
+        assert [row["key"] for row in rest] == whole[2 : 2 + (2 if "limit" in beside else 200)]
+    second = asker.told(f"cursor={told['next']}&limit=2")["next"]
+    assert asker.told(f"cursor={second}&since=24h&by=pod")["rows"][0]["key"] == whole[4]
+
+
+@pytest.mark.parametrize(("name", "value"), [("since", "23h"), ("until", "1h"), ("by", "user")])
+def test_another_parameter_than_the_cursor_was_made_with_is_refused_and_named(
+    run: Run, name: str, value: str
+) -> None:
+    asker = Asker(run)
+    cursor = asker.told("since=24h&limit=3")["next"]
+    with pytest.raises(Refused) as refused:
+        asker.told(f"cursor={cursor}&{name}={value}")
+    assert (refused.value.status, refused.value.parameter) == (400, name)
 
 
 def test_only_few_reports_are_held(run: Run) -> None:

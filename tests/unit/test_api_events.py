@@ -246,3 +246,23 @@ def test_pages_after_the_end_of_the_loop_are_no_trouble() -> None:
     asyncio.run(scenario())
     events.publish(tick(1))
     assert events.news.number == 1
+
+
+def test_all_streams_end_at_once_and_those_let_in_before_hear_nothing_later() -> None:
+    async def scenario(events: Events) -> tuple[list[bool], int, list[bytes]]:
+        ears = [Ear(events), Ear(events)]
+        era = events.era
+        events.publish(tick(1))
+        thread = Thread(target=events.end_all)
+        thread.start()
+        thread.join()
+        await turn()
+        # Let in before, begins to listen after: between the two was the reload.
+        late = events.listen(None, era)
+        late.begin(lambda: None)
+        told = late.take()
+        late.end()
+        new = Ear(events)
+        return [*(ear.over for ear in ears), told is None], len(events), new.heard[:1]
+
+    assert run(scenario) == ([True] * 3, 1, [RETRY])

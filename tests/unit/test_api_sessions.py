@@ -310,6 +310,52 @@ def test_a_cursor_that_no_answer_had_is_refused(node: Node, cursor: str) -> None
     assert (refused.value.status, refused.value.parameter) == (400, "cursor")
 
 
+ALL_SAID = f"since={UNIX}&until={UNIX + 50}&gpu=0&namespace=ml&pod=train-0&user=&state=open"
+
+
+def test_a_cursor_alone_goes_on_with_all_that_was_asked_for(node: Node) -> None:
+    others = [process(CARD, 9, ticks=1), process(OTHER, 10, ticks=1, workload=POD)]
+    wanted = [process(CARD, pid, ticks=pid, workload=POD) for pid in range(1, 8)]
+    node.tick(*wanted, *others)
+    found, told = [], node.told(f"{ALL_SAID}&limit=2")
+    while True:
+        found += [one["pid"] for one in told["sessions"]]
+        if told["next"] is None:
+            break
+        told = node.told(f"cursor={told['next']}&limit=3")
+    assert found == list(range(1, 8))
+    assert (told["since"], told["until"]) == (UNIX, UNIX + 50)
+
+
+@pytest.mark.parametrize("name", ["since", "until", "gpu", "namespace", "pod", "user", "state"])
+def test_another_parameter_than_the_cursor_was_made_with_is_refused_and_named(node: Node, name: str) -> None:
+    node.tick(*(process(CARD, pid, workload=POD) for pid in (1, 2, 3)))
+    other = {"since": "2h", "until": "1s", "gpu": "1", "state": "closed"}.get(name, "other")
+    for first in ("limit=1", f"{ALL_SAID}&limit=1"):
+        cursor = node.told(first)["next"]
+        with pytest.raises(Refused) as refused:
+            node.told(f"cursor={cursor}&{name}={other}")
+        assert (refused.value.status, refused.value.parameter) == (400, name)
+        assert name in refused.value.message
+
+
+def test_the_times_of_an_answer_are_those_of_its_cursor(node: Node) -> None:
+    node.tick(*(process(CARD, pid) for pid in (1, 2)))
+    first = node.told("since=1h&limit=1")
+    told = node.told(f"cursor={first['next']}&since={first['since']}&until={first['until']}")
+    assert [one["pid"] for one in told["sessions"]] == [2]
+
+
+@pytest.mark.parametrize(
+    "asked_before", [{"state": "shut"}, {"user": "\ud800"}, {"user": 1}, {"user": None}, [], 7]
+)
+def test_a_cursor_of_parameters_that_nobody_can_give_is_refused(node: Node, asked_before: Any) -> None:
+    node.tick(process(CARD, 7))
+    with pytest.raises(Refused) as refused:
+        node.told(f"cursor={cursor_of([1, 2, 3, 4], asked_before or [[]])}")
+    assert (refused.value.status, refused.value.parameter) == (400, "cursor")
+
+
 @pytest.mark.parametrize("text", ["[NaN,1,2,3]", "[true,1,2,3]", '["1",1,2,3]', "{}", "[1e999,1,2,3]"])
 def test_a_cursor_of_other_things_than_numbers_is_refused(node: Node, text: str) -> None:
     import base64

@@ -193,6 +193,7 @@ def test_stop_does_not_wait_for_ever():
 class Slow:
     """A gate that decides later, and marks every answer."""
 
+    era = 0
     refused = plain("no", 401)
 
     def __init__(self) -> None:

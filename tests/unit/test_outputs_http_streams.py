@@ -364,6 +364,7 @@ def test_as_many_streams_as_there_may_be_connections_all_hear_the_same():
 class Shut:
     """A gate that lets nobody in."""
 
+    era = 0
     refused = plain("no", 401)
 
     def decide(self, request):

@@ -91,6 +91,23 @@ def test_a_stream_is_heard_as_it_is_said_and_ends_properly_with_the_server(file,
     assert serve_under(file, scenario, routes=station.routes) == (b"first", b"second", b"0\r\n\r\n")
 
 
+def test_a_stream_ends_with_its_connection_when_certificates_change(file, certificates):
+    station, clock = Station(b"first"), FakeClock()
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context()) as client:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            file.write_text(file.read_text() + "# read anew\n")
+            clock.now += 1.0
+            station.channels[0].say(b"second")
+            return first, await client.closed()
+
+    found = serve_under(file, scenario, clock=clock, routes=station.routes)
+    assert found == (b"first", b"0\r\n\r\n")
+
+
 def test_an_early_refusal_arrives(file, certificates):
     async def scenario(server):
         async with TlsClient(server, certificates.client_context()) as client:

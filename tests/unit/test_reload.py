@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from ctypes import CDLL
@@ -21,7 +22,7 @@ from gpuledger.ledger.energy.booking import Policy
 from gpuledger.model.page import ReloadHealth
 from gpuledger.model.settings import Reload
 from gpuledger.outputs.health import describe
-from gpuledger.outputs.routes import Request
+from gpuledger.outputs.routes import Request, Response
 from gpuledger.sources.nvml.source import NvmlSource
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, count, load
 
@@ -145,6 +146,42 @@ def test_page_and_api_come_and_go(simulated: Serving) -> None:
         simulated.write(f"web: {{page: '{page}'}}")
         found.append(statuses())
     assert found == [[200, 200], [200, 404], [404, 404], [200, 200]]
+
+
+@pytest.mark.parametrize(
+    ("text", "goes_on"),
+    [("web: {page: landing}", False), ("web: {page: 'off'}", False), ("interval: 2s", True)],
+)
+def test_open_streams_end_where_the_api_is_taken_away(simulated: Serving, text: str, goes_on: bool) -> None:
+    route = simulated.made.listeners[0][1]
+
+    def opened() -> Response:
+        found = route.respond(Request("GET", "/api/v1/events"))
+        assert isinstance(found, Response)
+        return found
+
+    async def scenario() -> tuple[bool, bool]:
+        response = opened()
+        assert response.stream is not None
+        stream, waiting = response.stream(), response.stream
+        woken = asyncio.Event()
+        stream.begin(woken.set)
+        assert stream.take()
+        await asyncio.to_thread(simulated.write, text)
+        await asyncio.wait_for(woken.wait(), 20)
+        # Answered before the reload, begun after it.
+        late = waiting()
+        late.begin(lambda: None)
+        found = stream.take() is not None, late.take() is not None
+        stream.end()
+        late.end()
+        return found
+
+    assert asyncio.run(scenario()) == (goes_on, goes_on)
+    simulated.write("web: {page: full}")
+    anew = opened().stream
+    assert anew is not None
+    assert anew().take()
 
 
 def test_prices_change_without_a_restart(simulated: Serving) -> None:

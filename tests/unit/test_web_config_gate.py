@@ -14,6 +14,7 @@ from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.web_config.gate import credentials
 from gpuledger.outputs.web_config.passwords import Passwords
 from unit.outputs_support import GET_HELLO, Client, FakeClock, some_routes, until
+from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import Check, hash_of, serve_under
 
 HEALTH = ("/-/healthy", "/-/ready", "/health")
@@ -231,6 +232,54 @@ def test_headers_of_the_file_are_on_every_answer_once(file):
     refused, headers = serve_under(file, scenario, passwords=Passwords(Check()))
     assert headers["x-frame-options"] == "deny"
     assert (refused.count(b"x-content-type-options"), refused.count(b"x-frame-options")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ("basic_auth_users: {bob: '" + hash_of("other").decode() + "'}", True),
+        ("", True),
+        ("http_server_config: {headers: {X-Frame-Options: deny}}\n", False),
+    ],
+)
+def test_a_stream_and_its_connection_end_when_others_are_let_in_without_another_word(file, change, ends):
+    station, clock = Station(b"first"), FakeClock()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(GET_STREAM.replace(b"\r\n\r\n", f"\r\n{ALICE}\r\n\r\n".encode()))
+            await head_of(client)
+            first = await chunk(client)
+            file.write_text(change + (file.read_text() if not ends else ""))
+            clock.now += 1.0
+            station.channels[0].say(b"second")
+            if not ends:
+                return first, await chunk(client)
+            return first, await client.closed()
+
+    passwords = Passwords(Check())
+    found = serve_under(file, scenario, clock=clock, passwords=passwords, routes=station.routes)
+    assert found == (b"first", b"0\r\n\r\n" if ends else b"second")
+    assert station.channels[0].ended == 1
+
+
+def test_a_stream_without_a_password_ends_when_there_is_one(file):
+    users, station, clock = file.read_text(), Station(b"first"), FakeClock()
+    file.write_text("")
+
+    async def scenario(server):
+        async with Client(server) as client, Client(server) as anew:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            file.write_text(users)
+            clock.now += 1.0
+            station.channels[0].say(b"second")
+            return first, await client.closed(), (await anew.ask("/stream")).status
+
+    passwords = Passwords(Check())
+    found = serve_under(file, scenario, clock=clock, passwords=passwords, routes=station.routes)
+    assert found == (b"first", b"0\r\n\r\n", 401)
 
 
 @pytest.mark.parametrize(

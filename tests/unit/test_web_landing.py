@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from urllib.parse import urljoin
 
 import pytest
 
@@ -171,14 +172,26 @@ def test_name_and_version_are_shown():
 
 def test_every_page_is_linked():
     assert show().links == [
-        "/metrics",
-        "/metrics/process",
-        "/metrics/native",
-        "/-/healthy",
-        "/-/ready",
-        "/health",
-        "/?refresh=off",
+        "./metrics",
+        "./metrics/process",
+        "./metrics/native",
+        "./-/healthy",
+        "./-/ready",
+        "./health",
+        "./?refresh=off",
     ]
+
+
+@pytest.mark.parametrize("prefix", ["", "/gpu/node-1"])
+@pytest.mark.parametrize("path", ["/", "/plain"])
+@pytest.mark.parametrize("query", ["", "?refresh=off"])
+def test_links_lead_to_the_node_s_own_pages_below_whatever_prefix_a_proxy_has(prefix, path, query):
+    serve = landing(a_page, Links("/probe:1", ("native",)), FakeClock(), path)
+    body = serve(Request("GET", path, query.removeprefix("?"))).body.decode()
+    here = f"https://proxy{prefix}{path}{query}"
+    found = [urljoin(here, link).removeprefix(f"https://proxy{prefix}") for link in Document(body).links]
+    again = path if query else f"{path}?refresh=off"
+    assert found == ["/probe:1", "/metrics/native", "/-/healthy", "/-/ready", "/health", again]
 
 
 def test_the_line_for_prometheus_names_this_host_and_an_unusual_path():
@@ -204,7 +217,7 @@ def test_hostile_names_are_shown_as_text():
     assert document.rows[1][1] == HOSTILE
     assert document.rows[2][1] == f"MIG {HOSTILE}"
     assert document.text.count(HOSTILE) == 11
-    assert document.links[0] == "/" + HOSTILE
+    assert document.links[0] == "./" + HOSTILE
 
 
 def test_a_lone_surrogate_does_not_take_the_page_down():

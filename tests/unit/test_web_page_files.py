@@ -125,7 +125,7 @@ def test_it_names_the_version_and_leads_who_has_no_scripts_to_the_plain_table() 
     assert '<noscript><p class="banner">This page needs JavaScript. <a href="plain">' in text()
     plain = text("/plain")
     assert "GPUs of this machine" in plain or "This machine has no GPU" in plain
-    assert 'href="/plain?refresh=off"' in plain
+    assert 'href="./plain?refresh=off"' in plain
 
 
 def test_all_of_it_weighs_less_than_150_kilobytes() -> None:

@@ -32,6 +32,7 @@ from gpuledger.node.settings import NodeSettings, ReloadSettings
 from gpuledger.outputs.pages import PageStore
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Maps
@@ -56,7 +57,8 @@ class Reloader:
 
     `read` gives parsed values by key and raises GpuledgerError for what is wrong in them; `values` are those
     that the node was assembled from. `files` are read by it; those that settings name are found here.
-    `listeners` are told to answer otherwise in place: open connections stay.
+    `listeners` are told to answer otherwise in place: open connections stay,
+    but streams of events end where the API is taken away.
     """
 
     def __init__(
@@ -151,6 +153,8 @@ class Reloader:
                 parts.maps = before if maps is None else maps
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
                     routes.become(now)
+                if parts.api is not None and build(WebSettings, values).page != "full":
+                    parts.api.events.end_all()
         except BaseException:
             if maps is not None:
                 maps.stop()

@@ -19,6 +19,10 @@ class Gate(Protocol):
     """Who is let in to the pages, and what headers every answer gets."""
 
     @property
+    def era(self) -> int:
+        """Another number once clients are to be asked anew who they are: what was let in before ends."""
+
+    @property
     def refused(self) -> Response:
         """The answer to a request that `decide` promised to decide on, and then refused."""
 
@@ -47,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sender = Sender(self._http, self._send_bytes, self._go_on)
         self._transport: asyncio.Transport | None = None
         self._request: h11.Request | None = None
+        self._era = 0
         self._body_bytes = 0
         self._served = False
         self._received = False
@@ -217,7 +222,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._request is None:
             raise RuntimeError("h11 ended a message that it had not begun")
         request = request_of(self._request)
-        verdict = self._gate.decide(request) if self._gate is not None else None
+        verdict = None
+        if self._gate is not None:
+            self._era = self._gate.era
+            verdict = self._gate.decide(request)
         if isinstance(verdict, asyncio.Future):
             self._wait(self._registry.limits.response_seconds)
             verdict.add_done_callback(partial(self._decided, request))
@@ -276,9 +284,18 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """The client has taken what there was, or its stream has more; then turn to the next request."""
         closing = self._transport is None or self._transport.is_closing()
-        if not closing and self._sender.busy and self._sender.go_on():
+        if not closing and self._sender.streaming and self._outdated:
+            # The connection, too: a client's certificate is asked for in a new handshake alone.
+            self._sender.end_stream()
+            self.deadline = self._registry.now + self._registry.limits.response_seconds
+            self.close()
+        elif not closing and self._sender.busy and self._sender.go_on():
             self._next_request()
             self._advance()
+
+    @property
+    def _outdated(self) -> bool:
+        return self._gate is not None and self._gate.era != self._era
 
     def _next_request(self) -> None:
         self._request = None

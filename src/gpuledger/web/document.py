@@ -85,9 +85,14 @@ def _devices(page: Page) -> str:
     return partly + table(page.snapshot)
 
 
+def _href(path: str) -> str:
+    """Relative: a proxy may serve the node below a prefix. Every page with such links lies at the root."""
+    return escape(f".{path}")
+
+
 def _link_list(links: Links) -> str:
     items = (
-        f'<li><a href="{escape(path)}">{escape(path)}</a>: {escape(about)}</li>'
+        f'<li><a href="{_href(path)}">{escape(path)}</a>: {escape(about)}</li>'
         for path, about in links.described.items()
     )
     return "<ul>\n{}\n</ul>".format("\n".join(items))
@@ -103,5 +108,7 @@ def _scrape_config(links: Links, host: str) -> str:
 
 def _refreshing(view: View) -> str:
     if view.refreshing:
-        return f'Refreshed every {_REFRESH_SECONDS} s. <a href="{view.path}?{STILL}">Stop refreshing</a>'
-    return f'<a href="{view.path}">Refresh automatically</a>'
+        return (
+            f'Refreshed every {_REFRESH_SECONDS} s. <a href="{_href(view.path)}?{STILL}">Stop refreshing</a>'
+        )
+    return f'<a href="{_href(view.path)}">Refresh automatically</a>'

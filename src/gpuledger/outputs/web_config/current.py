@@ -26,7 +26,8 @@ class CurrentWebConfig:
     `look` is called per handshake and per request, and looks at the files at most once in `every` seconds:
     device, inode, size and times, links followed, so that a Secret's swapped link is a change. Raises
     UsageError when the first reading fails; later failures leave what was read before in force and are said
-    once. Used by the event loop's thread alone.
+    once. `era` counts the readings that may let other clients in than the one before. Used by the event
+    loop's thread alone.
     """
 
     def __init__(self, file: Path, clock: Clock, every: float = 1.0) -> None:
@@ -35,6 +36,7 @@ class CurrentWebConfig:
         self._every = every
         self._looked = clock.elapsed()
         self._said = ""
+        self.era = 0
         self._signature = _signature((file,))
         self.config, self.contexts = self._read()
         if self.config.http2:
@@ -62,6 +64,9 @@ class CurrentWebConfig:
                 _LOG.error("%s; what was read before stays in force", error)
             self._said = str(error)
         else:
+            # Under TLS always: what its files say cannot be compared.
+            if contexts is not None or config.users != self.config.users:
+                self.era += 1
             self.config, self.contexts = config, contexts
             self._said = ""
             _LOG.info("web config %s was read anew", self._file)

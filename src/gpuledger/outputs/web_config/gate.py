@@ -56,6 +56,12 @@ class WebGate:
         return answer
 
     @property
+    def era(self) -> int:
+        """See `Gate.era`."""
+        self._current.look()
+        return self._current.era
+
+    @property
     def refused(self) -> Response:
         """The answer to whom a password check does not let in."""
         return _UNAUTHORIZED

@@ -66,13 +66,15 @@ class Api:
     def handler(self, terms: Terms) -> Handler:
         """What answers everything below `/api/` under these terms."""
         made: Handlers | None = None
+        # Not when first asked: by then the API may have been taken away.
+        era = self.events.era
 
         def serve(request: Request) -> Response | Later:
             nonlocal made
             if made is None:
                 from gpuledger.web.api.handlers import Handlers
 
-                made = Handlers(self, terms)
+                made = Handlers(self, terms, era=era)
             return made.respond(request)
 
         return serve

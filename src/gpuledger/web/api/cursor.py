@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from gpuledger.web.api.answers import Refused, bad_request
 
-_LONGEST = 512
+# Texts that were asked for are in it: no longer than a request may be.
+_LONGEST = 16_384
 
 
-def cursor_of(numbers: Sequence[float]) -> str:
-    """A word for these numbers."""
-    text = json.dumps(list(numbers), separators=(",", ":")).encode("ascii")
+def cursor_of(numbers: Sequence[float], asked: Mapping[str, str] | None = None) -> str:
+    """A word for these numbers, and for the parameters with which they were `asked` for."""
+    text = json.dumps([*numbers, *([asked] if asked else [])], separators=(",", ":")).encode("ascii")
     return binascii.b2a_base64(text, newline=False).decode("ascii").translate(_URL).rstrip("=")
 
 
-def numbers_in(cursor: str, count: int) -> list[float]:
-    """The numbers of a word that `cursor_of` made. Raises Refused."""
+def told_in(cursor: str, count: int) -> tuple[list[float], dict[str, str]]:
+    """The numbers of a word that `cursor_of` made, and the parameters. Raises Refused."""
     try:
         if len(cursor) > _LONGEST:
             raise ValueError
         padded = cursor.translate(_BASE64) + "=" * (-len(cursor) % 4)
         found = json.loads(binascii.a2b_base64(padded, strict_mode=True))
-        whole = isinstance(found, list) and len(found) == count
-        # JSON's true is a number in Python.
-        if not whole or not all(type(one) in (int, float) and isfinite(one) for one in found):
+        if not isinstance(found, list):
             raise ValueError
+        asked = found.pop() if len(found) == count + 1 else {}
+        # JSON's true is a number in Python.
+        if len(found) != count or not all(type(one) in (int, float) and isfinite(one) for one in found):
+            raise ValueError
+        if not isinstance(asked, dict) or not all(isinstance(text, str) for text in asked.values()):
+            raise ValueError
+        # Half a surrogate is no text.
+        "".join(asked.values()).encode()
     except (ValueError, RecursionError, OverflowError):
         raise broken() from None
-    return list(found)
+    return found, asked
+
+
+def another(parameter: str) -> Refused:
+    """What is said of a parameter that is not what the cursor was made with."""
+    return bad_request(
+        parameter, f"{parameter}: the cursor goes on with another; give it as before, or the cursor alone"
+    )
 
 
 def broken() -> Refused:

@@ -17,7 +17,7 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.page import Page
 from gpuledger.web.api.answers import Refused, bad_request
 from gpuledger.web.api.books import BooksAsRead
-from gpuledger.web.api.cursor import broken, cursor_of, numbers_in
+from gpuledger.web.api.cursor import another, broken, cursor_of, told_in
 from gpuledger.web.api.values import VERSION, Words, joules
 
 # An answer that is so young is given again: twenty open pages ask for the same.
@@ -76,14 +76,16 @@ class EnergyReports:
         place = 0
         if asked["cursor"] is None:
             made = self._newest(page, asked)
+            times = {name: asked[name].text for name in ("since", "until")}
         else:
-            number, at = (int(one) for one in numbers_in(asked["cursor"], 2))
-            made, place = self._held(number), at
-            if made.report.grouping.name != asked["by"] or not 0 < place <= len(made.report.lines):
+            (number, at), times = told_in(asked["cursor"], 2)
+            made, place = self._held(int(number)), int(at)
+            if not 0 < place <= len(made.report.lines):
                 raise broken()
+            _check_same(made.report, times, asked)
         last = place + asked["limit"]
         words = _words(made.report, slice(place, last))
-        words["next"] = cursor_of([made.number, last]) if last < len(made.report.lines) else None
+        words["next"] = cursor_of([made.number, last], times) if last < len(made.report.lines) else None
         return words
 
     def _newest(self, page: Page, asked: Mapping[str, Any]) -> _Made:
@@ -129,6 +131,14 @@ class EnergyReports:
             del self._made[key]
 
 
+def _check_same(report: Report, times: Mapping[str, str], asked: Mapping[str, Any]) -> None:
+    if asked["by"] not in (None, report.grouping.name):
+        raise another("by")
+    for name, unix in (("since", report.period.since), ("until", report.period.until)):
+        if asked[name] is not None and not asked[name].means(times.get(name), unix):
+            raise another(name)
+
+
 def _hours(asked: Mapping[str, Any], now: float) -> tuple[int, int]:
     """At full hours, where books are exact: the first rounded down, the second up."""
     since = int(asked["since"].unix(now) // HOUR) * HOUR
@@ -149,7 +159,12 @@ def _words(report: Report, shown: slice) -> Words:
         "complete": period.since >= period.first,
         "rows": [_row(line) for line in report.lines[shown]],
         "own": [
-            {"account": line.account, "joules": joules(line.millijoules), "cost": _rounded(line.cost)}
+            {
+                "account": line.account,
+                "joules": joules(line.millijoules),
+                "cost": _rounded(line.cost),
+                "co2_grams": _rounded(line.grams),
+            }
             for line in report.own
         ],
         "total": {
@@ -175,9 +190,18 @@ def _words(report: Report, shown: slice) -> Words:
             for gpu in report.gpus
         ],
         "currency": report.prices.currency,
-        "notes": list(report.notes),
+        "notes": [*report.notes, *_of_the_building(report.prices)],
         "from_books": True,
     }
+
+
+def _of_the_building(prices: Prices) -> tuple[str, ...]:
+    """What is to be known where cost and CO2 are of other energy than the joules beside them."""
+    pue = prices.pue
+    told = [name for name, rate in (("cost", prices.kwh), ("CO2", prices.co2)) if rate is not None]
+    if pue is None or pue == 1 or not told:
+        return ()
+    return (f"{' and '.join(told)} {'are' if len(told) > 1 else 'is'} of the energy times the PUE of {pue}",)
 
 
 def _row(line: Line) -> Words:

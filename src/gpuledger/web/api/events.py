@@ -42,6 +42,7 @@ class Events:
         self._clock = clock
         self._quiet = quiet
         self._news = _News(0, b"", (0, 0))
+        self._era = 0
         self._listeners: set[Listener] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -60,17 +61,23 @@ class Events:
         opened = closed + len(page.ledger.sessions)
         event = _event(page, self._clock.unix())
         self._news = _News(self._news.number + 1, event, (opened, closed))
-        loop = self._loop
-        if loop is not None and self._listeners:
-            try:
-                loop.call_soon_threadsafe(self._tell)
-            except RuntimeError:
-                # The loop has ended before the node.
-                self._loop = None
+        self._tell_soon()
 
-    def listen(self, limit: int | None) -> Listener:
-        """A stream of what comes from here on, the newest Page first; at most `limit` events."""
-        return Listener(self, limit)
+    @property
+    def era(self) -> int:
+        """How often all streams were ended so far."""
+        return self._era
+
+    def end_all(self) -> None:
+        """Nobody who was let in until now may hear any more. From any thread."""
+        self._era += 1
+        self._tell_soon()
+
+    def listen(self, limit: int | None, era: int | None = None) -> Listener:
+        """A stream of what comes from here on, the newest Page first; at most `limit` events. `era` is the
+        one in which it was let in, None for the present.
+        """
+        return Listener(self, limit, self._era if era is None else era)
 
     def join(self, listener: Listener) -> None:
         """Tell this one, too."""
@@ -85,6 +92,15 @@ class Events:
         if not self._listeners and self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _tell_soon(self) -> None:
+        loop = self._loop
+        if loop is not None and self._listeners:
+            try:
+                loop.call_soon_threadsafe(self._tell)
+            except RuntimeError:
+                # The loop has ended before the node.
+                self._loop = None
 
     def _tell(self) -> None:
         if self._timer is not None and self._loop is not None:
@@ -103,8 +119,9 @@ class Events:
 class Listener:
     """The stream of one client (`routes.Stream`)."""
 
-    def __init__(self, events: Events, limit: int | None) -> None:
+    def __init__(self, events: Events, limit: int | None, era: int) -> None:
         self._events = events
+        self._era = era
         self._left = limit
         self._wake: Callable[[], None] = lambda: None
         self._begun = False
@@ -132,6 +149,8 @@ class Listener:
 
     def take(self) -> bytes | None:
         """See `Stream.take`."""
+        if self._era != self._events.era:
+            return None
         if not self._begun:
             self._begun = True
             return _RETRY

@@ -154,7 +154,7 @@ EXAMPLES: Final[dict[str, Any]] = {
                 "co2_grams": None,
             }
         ],
-        "own": [{"account": "idle", "joules": 60, "cost": 0.000008}],
+        "own": [{"account": "idle", "joules": 60, "cost": 0.000008, "co2_grams": None}],
         "total": {
             "joules": 1294.567,
             "measured_joules": 1000,

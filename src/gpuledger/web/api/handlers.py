@@ -33,10 +33,12 @@ class Handlers:
     """The endpoints of an Api under some terms. Used in the event loop.
 
     `reports` that nobody asks for any more are let go of after `held` seconds, or twice as many.
+    Streams of events are of this `era`, None for the present: they end with it.
     """
 
-    def __init__(self, api: Api, terms: Terms, held: float = HELD) -> None:
+    def __init__(self, api: Api, terms: Terms, held: float = HELD, era: int | None = None) -> None:
         self._api = api
+        self._era = api.events.era if era is None else era
         self._held = held
         self._forgetting: asyncio.TimerHandle | None = None
         now = Now(lambda: api.current, api.recent, terms.node, api.run)
@@ -106,7 +108,7 @@ class Handlers:
         return Response(
             content_type="text/event-stream",
             headers=_KEPT_BY_NOBODY,
-            stream=lambda: self._api.events.listen(limit),
+            stream=lambda: self._api.events.listen(limit, self._era),
         )
 
     def _describe(self, request: Request) -> Response:

@@ -43,7 +43,9 @@ class Parameter:
 
 
 def read_query(query: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """Every parameter's value by name. Raises Refused that names the one to blame."""
+    """Every parameter's value by name. A cursor knows what was asked for: beside it nothing but `limit` has a
+    default. Raises Refused that names the one to blame.
+    """
     known = {one.name: one for one in parameters}
     values = {one.name: one.default for one in parameters}
     given = set()
@@ -58,6 +60,8 @@ def read_query(query: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
             values[name] = known[name].read(text)
         except ValueError as error:
             raise bad_request(name, f"{name}: {error}") from None
+    if "cursor" in given:
+        values |= {name: None for name in known if name not in given and name != "limit"}
     return values
 
 
@@ -124,6 +128,10 @@ class Moment:
         except UsageError:
             raise bad_request(self.name, f"{self.name}: {_WANTED}") from None
 
+    def means(self, text: str | None, unix: float) -> bool:
+        """Whether it is what was asked as this text and taken for these unix seconds."""
+        return self.text == text or (_UNIX.fullmatch(self.text) is not None and float(self.text) == unix)
+
 
 def moment_parameter(name: str, about: str, default: str) -> Parameter:
     """A point in time; `default` is what it is when it is not given."""
@@ -174,7 +182,7 @@ def text_parameter(name: str, about: str, example: str) -> Parameter:
 
 CURSOR = Parameter(
     "cursor",
-    "`next` of the answer before, to go on after its last row; give the other parameters as before.",
+    "`next` of the answer before, to go on after its last row; give the other parameters as before, or none.",
     {"type": "string", "minLength": 1},
     str,
 )

@@ -248,7 +248,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "What is no owner's.",
                 account={"enum": ["idle", "unattributed", "unobserved"]},
                 joules=_JOULES,
-                cost=_or_null(_POSITIVE),
+                **_COSTS,
             )
         ),
         total=_object(
@@ -270,7 +270,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             )
         ),
         currency=_TEXT,
-        notes=_list(_TEXT),
+        notes={**_list(_TEXT), "description": "What is to be known of the numbers, such as a PUE in costs."},
         from_books=_FLAG,
         next=_NEXT,
     ),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from gpuledger.ledger.store.listing import FIRST, Asked, Listed, Position, sessions_between
 from gpuledger.model.page import Page
 from gpuledger.web.api.answers import Refused, bad_request
 from gpuledger.web.api.books import BooksAsRead
-from gpuledger.web.api.cursor import broken, cursor_of, numbers_in
+from gpuledger.web.api.cursor import another, broken, cursor_of, told_in
+from gpuledger.web.api.parameters import Moment
 from gpuledger.web.api.snapshot import place_of
 from gpuledger.web.api.values import VERSION, Words, finite, joules, owner_words
+
+_FILTERS: Final = ("gpu", "namespace", "pod", "user", "state")
 
 
 def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Words:
@@ -19,7 +23,7 @@ def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Wor
 
     The Page is older than what the books say: a session that ended in between is told as they have it.
     """
-    limit = asked["limit"]
+    limit, asked, begun = asked["limit"], *_begun(asked)
     found: dict[int, Listed] = {}
     from_books = books.opens is not None
     now = books.now(page)
@@ -27,7 +31,7 @@ def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Wor
         try:
             with books.reading() as history:
                 now = books.now(page, history)
-                which = _which(asked, now)
+                which = _which(asked, now, begun)
                 kept = sessions_between(history.connection, history.devices, which, limit + 1)
                 found = {one.row.number: one for one in kept}
         except Refused as refusal:
@@ -35,7 +39,7 @@ def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Wor
             if refusal.code != "no_books":
                 raise
             from_books = False
-    which = _which(asked, now)
+    which = _which(asked, now, begun)
     for row in page.ledger.sessions:
         known = found.get(row.number)
         if which.has(row) and (known is None or known.ended is None):
@@ -48,41 +52,65 @@ def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Wor
         "since": which.since,
         "until": which.until,
         "sessions": [_words(one, page.ledger.energy.totals) for one in shown],
-        "next": _next(which, shown[-1]) if more else None,
+        "next": _next(asked, which, shown[-1]) if more else None,
         "from_books": from_books,
     }
 
 
-def _which(asked: Mapping[str, Any], now: float) -> Asked:
-    since, until, after = _range(asked, now)
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What a cursor goes on with: what `24h` is must not move from page to page."""
+
+    since: float
+    until: float
+    after: Position
+
+
+def _begun(asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Begun | None]:
+    """What is asked for, with a cursor what was asked for with the first page. Raises Refused."""
+    if asked["cursor"] is None:
+        return asked, None
+    (since, until, first, number), before = told_in(asked["cursor"], 4)
+    if (
+        number != int(number)
+        or not 0 <= number < 2**53
+        or before.get("state") not in (None, "open", "closed")
+    ):
+        raise broken()
+    for name, unix in (("since", since), ("until", until)):
+        if asked[name] is not None and not asked[name].means(before.get(name), unix):
+            raise another(name)
+    for name in _FILTERS:
+        if asked[name] is not None and asked[name] != before.get(name):
+            raise another(name)
+    moments = {name: Moment(name, before.get(name, "")) for name in ("since", "until")}
+    filters = {name: before.get(name) for name in _FILTERS}
+    return {**moments, **filters}, _Begun(float(since), float(until), (float(first), int(number)))
+
+
+def _which(asked: Mapping[str, Any], now: float, begun: _Begun | None) -> Asked:
+    if begun is None:
+        since, until = asked["since"].unix(now), asked["until"].unix(now)
+        if since > until:
+            raise bad_request("since", "since is after until; nothing lies between")
+        begun = _Begun(since, until, FIRST)
     state = asked["state"]
     return Asked(
-        since,
-        until,
+        begun.since,
+        begun.until,
         asked["gpu"],
         asked["namespace"],
         asked["pod"],
         asked["user"],
         None if state is None else state == "open",
-        after,
+        begun.after,
     )
 
 
-def _range(asked: Mapping[str, Any], now: float) -> tuple[float, float, Position]:
-    """From when to when, and after what. A cursor has them: what `24h` is must not move from page to page."""
-    if asked["cursor"] is not None:
-        since, until, first, number = numbers_in(asked["cursor"], 4)
-        if number != int(number) or not 0 <= number < 2**53:
-            raise broken()
-        return float(since), float(until), (float(first), int(number))
-    since, until = asked["since"].unix(now), asked["until"].unix(now)
-    if since > until:
-        raise bad_request("since", "since is after until; nothing lies between")
-    return since, until, FIRST
-
-
-def _next(which: Asked, last: Listed) -> str:
-    return cursor_of([which.since, which.until, *last.position])
+def _next(asked: Mapping[str, Any], which: Asked, last: Listed) -> str:
+    words = {name: asked[name].text for name in ("since", "until")}
+    words |= {name: asked[name] for name in _FILTERS if asked[name] is not None}
+    return cursor_of([which.since, which.until, *last.position], words)
 
 
 def _words(one: Listed, totals: Mapping[str, int]) -> Words:

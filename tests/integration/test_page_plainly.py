@@ -1,0 +1,81 @@
+"""What the page says when not all is well or known: plainly, and no more than the node told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from browser import Look, looking
+from running import Server, serving
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+NO_SESSIONS = {"sessions": [], "next": None, "from_books": True, "since": 0, "until": 1_790_010_000}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving("--source", "simulator", "--speed", "5") as started:
+        started.wait_ticks(3)
+        yield started
+
+
+@pytest.fixture
+def look(browser: Browser, server: Server) -> Iterator[Look]:
+    with looking(browser, server.url) as look:
+        yield look
+
+
+def energy(**said: Any) -> dict[str, Any]:
+    """An answer of the books: 3600 J, all of them idle, and whatever else is `said`."""
+    amounts = {"joules": 3600, "measured_joules": 0, "apportioned_joules": 0, "cost": None, "co2_grams": None}
+    return {
+        "since": 1_790_000_000,
+        "until": 1_790_010_000,
+        "by": "namespace",
+        "complete": True,
+        "rows": [],
+        "gpus": [{"joules": 3600}],
+        "currency": "",
+        "next": None,
+        "own": [{"account": "idle", "joules": 3600, "cost": None}],
+        "total": {**amounts, "gpu_seconds": 0, "held_gpu_seconds": None, "sessions": 0},
+        "notes": [],
+        **said,
+    }
+
+
+def tell_energy(look: Look, told: dict[str, Any]) -> None:
+    look.page.route("**/api/v1/energy?*", lambda route: route.fulfill(json=told))
+    look.page.route("**/api/v1/sessions?*", lambda route: route.fulfill(json=NO_SESSIONS))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        (3600, "that is what the GPUs' own counters say, to the millijoule"),
+        (3602.5, "but the GPUs' own counters say 1.001 Wh: 2.500 J more. The books do not meet"),
+        (3599.999, "but the GPUs' own counters say 1.000 Wh: 0.001 J less. The books do not meet"),
+    ],
+)
+def test_counters_that_differ_from_the_rows_are_said_to_differ(look: Look, gpus: float, words: str) -> None:
+    tell_energy(look, energy(gpus=[{"joules": gpus}]))
+    look.open()
+    expect(look.section("energy").locator(".sum")).to_contain_text(words)
+
+
+def test_what_the_node_notes_of_its_books_is_shown(look: Look) -> None:
+    tell_energy(look, energy(notes=["The books begin at 09:12.", "Times 1.4 (pue)."]))
+    look.open()
+    notes = look.section("energy").locator(".notes")
+    expect(notes).to_have_text("The books begin at 09:12. Times 1.4 (pue).")
+
+
+def test_no_notes_take_no_room(look: Look) -> None:
+    tell_energy(look, energy())
+    look.open()
+    expect(look.section("energy").locator(".sum")).not_to_be_empty()
+    expect(look.section("energy").locator(".notes")).to_be_hidden()

@@ -79,3 +79,35 @@ def test_no_notes_take_no_room(look: Look) -> None:
     look.open()
     expect(look.section("energy").locator(".sum")).not_to_be_empty()
     expect(look.section("energy").locator(".notes")).to_be_hidden()
+
+
+def test_a_node_that_no_longer_tells_names_has_them_cleared_from_an_open_tab(look: Look) -> None:
+    words = "web.page is landing: the API is served with web.page: full alone, since it names users"
+    look.open()
+    expect(look.card("0")).to_contain_text("llama-pretrain-worker-0")
+    look.node_may_go = True
+    refusal = {"error": {"code": "not_served", "message": words}}
+    look.page.route("**/api/v1/**", lambda route: route.fulfill(status=404, json=refusal))
+    expect(look("main #refused")).to_have_text(words)
+    expect(look("#fresh")).to_have_attribute("data-state", "refused")
+    expect(look("#fresh")).to_have_text("not served")
+    expect(look("body")).not_to_contain_text("llama-pretrain")
+    assert "llama-pretrain" not in look.page.content()
+    expect(look("#verdict")).to_be_hidden()
+
+
+def test_who_was_refused_asks_again_much_later_than_who_lost_the_node(look: Look) -> None:
+    script = """async () => {
+        const { Live } = await import('./page/live.js');
+        const pauses = [];
+        for (const gone of ['lost', 'refuse']) {
+            const live = new Live({ state() {}, refused() {} });
+            live[gone]('not served');
+            pauses.push(live.retryAt - performance.now());
+            clearTimeout(live.retry);
+        }
+        return pauses;
+    }"""
+    look.open()
+    lost, refused = look.page.evaluate(script)
+    assert refused > 10 * lost

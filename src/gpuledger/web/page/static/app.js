@@ -1,6 +1,6 @@
 // Joins the parts: what arrives from the node goes to whoever shows it.
 import { Cards } from "./cards.js";
-import { setText } from "./dom.js";
+import { make, setText, show } from "./dom.js";
 import { Energy, energyOf } from "./energy.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
@@ -41,7 +41,17 @@ const live = new Live({
   },
   session: () => newSessions.soon(),
   state: (fresh) => header.freshness(fresh, live.now()),
+  refused,
+  // What was cleared away is built anew.
+  allowed: () => location.reload(),
 });
+
+/** Names that may not be shown any more are nowhere in the document, and the node says why. */
+function refused(words) {
+  header.refused();
+  for (const node of document.querySelectorAll("nav, .skip")) show(node, false);
+  document.querySelector("main").replaceChildren(make("p", { id: "refused", class: "empty" }, words), make("p", { class: "empty" }, make("a", { href: "" }, "Load the page anew")));
+}
 
 /** Work that is done every so many seconds while somebody looks and the node answers, one at a time. */
 class Periodic {
@@ -63,7 +73,7 @@ class Periodic {
     try {
       await this.work();
     } catch (error) {
-      this.failed?.(error);
+      if (live.refused === null) this.failed?.(error);
     } finally {
       this.running = false;
       this.ended = performance.now();

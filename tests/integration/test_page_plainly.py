@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from browser import Look, looking
 from running import Server, serving
@@ -111,3 +111,46 @@ def test_who_was_refused_asks_again_much_later_than_who_lost_the_node(look: Look
     look.open()
     lost, refused = look.page.evaluate(script)
     assert refused > 10 * lost
+
+
+def tell(look: Look, address: str, change: Callable[[Any], None]) -> None:
+    """From here on the node's answers say otherwise."""
+
+    def changed(route: Route) -> None:
+        answer = route.fetch()
+        if answer.status != 200:
+            route.fulfill(response=answer)
+            return
+        told = answer.json()
+        change(told)
+        route.fulfill(response=answer, json=told)
+
+    look.page.route(f"**/api/v1/{address}", changed)
+
+
+def colour(look: Look, selector: str, name: str = "backgroundColor") -> str:
+    found: str = look(selector).first.evaluate("(node, name) => getComputedStyle(node)[name]", name)
+    return found
+
+
+def nothing_read(told: Any) -> None:
+    told["status"]["readings"] = False
+    told["devices"] = []
+
+
+def no_states(told: Any) -> None:
+    for device in told["devices"]:
+        device["state"] = None
+
+
+@pytest.mark.parametrize("change", [nothing_read, no_states])
+def test_tiles_of_what_is_not_known_have_no_colour_of_a_state(
+    look: Look, change: Callable[[Any], None]
+) -> None:
+    tell(look, "snapshot", change)
+    look.open()
+    for name in ("free", "held"):
+        expect(look(f"#tile-{name}")).to_have_text("\N{EN DASH}")
+        expect(look(f"#tile-{name}-detail")).to_have_text("not told")
+        assert colour(look, f"[data-tile={name}]") == colour(look, "[data-tile=power]")
+        assert colour(look, f"#tile-{name}", "color") == colour(look, "#tile-power-detail", "color")

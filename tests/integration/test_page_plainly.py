@@ -154,3 +154,18 @@ def test_tiles_of_what_is_not_known_have_no_colour_of_a_state(
         expect(look(f"#tile-{name}-detail")).to_have_text("not told")
         assert colour(look, f"[data-tile={name}]") == colour(look, "[data-tile=power]")
         assert colour(look, f"#tile-{name}", "color") == colour(look, "#tile-power-detail", "color")
+
+
+def test_a_check_that_was_skipped_is_no_failure_in_a_panel_of_failures(look: Look) -> None:
+    def one_fails(told: Any) -> None:
+        told["status"].update(healthy=False, text="ledger: the disk is full")
+        finding = {"check": "smi", "summary": "nothing to look at", "remedy": ""}
+        levels = ("fails", "skipped")
+        told["findings"] = [{**finding, "check": level, "level": level} for level in levels]
+
+    tell(look, "health", one_fails)
+    look.open()
+    expect(look("#health")).to_have_attribute("data-level", "failure")
+    skipped = "#health .findings li[data-level=unknown] .state"
+    expect(look(skipped)).to_have_text("skipped")
+    assert colour(look, skipped, "color") != colour(look, "#health li[data-level=failure] .state", "color")

@@ -169,3 +169,20 @@ def test_a_check_that_was_skipped_is_no_failure_in_a_panel_of_failures(look: Loo
     skipped = "#health .findings li[data-level=unknown] .state"
     expect(look(skipped)).to_have_text("skipped")
     assert colour(look, skipped, "color") != colour(look, "#health li[data-level=failure] .state", "color")
+
+
+def test_in_a_narrow_header_a_long_verdict_gives_way_to_the_node_and_the_freshness(
+    browser: Browser, server: Server
+) -> None:
+    wrong = "ledger: the disk is full; " * 6
+    with looking(browser, server.url, viewport={"width": 1280, "height": 800}) as look:
+        tell(look, "snapshot", lambda told: told["status"].update(healthy=False, text=wrong))
+        look.open()
+        expect(look("#verdict")).to_have_attribute("data-healthy", "no")
+        whole = "(node) => node.scrollWidth <= node.clientWidth + 1"
+        assert look("#node").evaluate(whole)
+        assert look("#fresh").evaluate(whole)
+        assert not look("#verdict-text").evaluate(whole)
+        expect(look("#verdict-text")).to_have_attribute("title", wrong)
+        expect(look("nav a").last).to_be_in_viewport()
+        assert look.overflow() <= 0

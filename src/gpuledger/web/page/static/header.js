@@ -32,7 +32,7 @@ export class Header {
     const verdict = byId("verdict");
     setAttribute(verdict, "data-healthy", status.healthy ? "yes" : "no");
     setIcon(verdict.querySelector("svg"), status.healthy ? "ok" : "warning");
-    setName(byId("verdict-text"), status.healthy ? "healthy" : status.text, 60);
+    setName(byId("verdict-text"), status.healthy ? "healthy" : status.text, 300);
     const free = data.devices.filter((device) => device.state === "idle" && device.up).length;
     this.title = `${status.readings ? `${free} free \u00b7 ` : ""}${plain(data.node, 60)} \u00b7 gpuledger`;
   }

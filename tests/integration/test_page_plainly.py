@@ -186,3 +186,27 @@ def test_in_a_narrow_header_a_long_verdict_gives_way_to_the_node_and_the_freshne
         expect(look("#verdict-text")).to_have_attribute("title", wrong)
         expect(look("nav a").last).to_be_in_viewport()
         assert look.overflow() <= 0
+
+
+def test_another_grouping_is_asked_for_at_once_and_the_table_is_busy_until_it_is_there(look: Look) -> None:
+    tell_energy(look, energy())
+    held: list[Route] = []
+    look.page.route("**/api/v1/energy?by=pod*", lambda route: held.append(route))
+    look.open()
+    books = look.section("energy").locator(".books")
+    expect(books).to_be_visible()
+    with look.page.expect_request("**/api/v1/energy?by=pod*"):
+        look.section("energy").get_by_role("button", name="Pod").click()
+        expect(books).to_have_attribute("aria-busy", "true")
+    assert colour(look, "#energy .books table", "opacity") == "0.5"
+    held[0].fulfill(json=energy(by="pod"))
+    expect(books).not_to_have_attribute("aria-busy", "true")
+    expect(look.section("energy").locator(".key")).to_have_text("Pod")
+
+
+def test_idle_energy_has_its_co2_where_the_node_tells_it(look: Look) -> None:
+    told = energy(own=[{"account": "idle", "joules": 3600, "cost": None, "co2_grams": 420.0}])
+    told["total"]["co2_grams"] = 420.0
+    tell_energy(look, told)
+    look.open()
+    expect(look.section("energy").locator("tr[data-own=idle] .e-gas")).to_have_text("0.42")

@@ -65,9 +65,17 @@ class Periodic {
     this.look();
   }
 
+  /** At once: after what runs now, if something does, and whatever it costs. */
+  now() {
+    this.asked = true;
+    this.due = 0;
+    this.look();
+  }
+
   async look() {
     if (this.running || document.hidden || !live.connected || !live.data || performance.now() < this.due) return;
     this.running = true;
+    this.asked = false;
     const begun = performance.now();
     this.due = begun + this.seconds * 1000;
     try {
@@ -78,7 +86,8 @@ class Periodic {
       this.running = false;
       this.ended = performance.now();
       // What is dear is asked for seldomer.
-      this.due = Math.max(this.due, this.ended + 10 * (this.ended - begun));
+      this.due = this.asked ? 0 : Math.max(this.due, this.ended + 10 * (this.ended - begun));
+      if (this.asked) this.look();
     }
   }
 }
@@ -98,7 +107,6 @@ const books = new Periodic(
     const answer = await energyOf(by);
     energyTiles(answer);
     if (by === view.oneOf("by", GROUPINGS)) energy.show(answer);
-    else books.due = 0;
   },
   (error) => {
     noEnergyTiles("not told");
@@ -145,5 +153,8 @@ for (const link of document.querySelectorAll("a[data-go]")) {
   });
 }
 choice("spark", QUANTITIES, (quantity) => cards.choose(quantity));
-choice("by", GROUPINGS, () => books.soon());
+choice("by", GROUPINGS, (by) => {
+  energy.expect(by);
+  books.now();
+});
 live.start();

@@ -37,7 +37,18 @@ export class Energy {
     });
   }
 
+  /** Another grouping was chosen: until its answer is here, what is shown is of the one before. */
+  expect(by) {
+    this.by = by;
+    this.busy(this.answer !== undefined && this.answer.by !== by);
+  }
+
+  busy(busy) {
+    setAttribute(this.part("books"), "aria-busy", busy ? "true" : undefined);
+  }
+
   failed(error) {
+    this.busy(false);
     show(this.part("books"), false);
     show(this.part("missing"), true);
     setText(this.part("missing"), error.message);
@@ -45,6 +56,7 @@ export class Energy {
 
   show(answer) {
     this.answer = answer;
+    this.busy(answer.by !== this.by);
     show(this.part("missing"), false);
     show(this.part("books"), true);
     const rows = answer.rows.map((row) => ({ ...row, name: this.nameOf(row, answer.by) }));

@@ -1,6 +1,6 @@
 // Joins the parts: what arrives from the node goes to whoever shows it.
 import { Cards } from "./cards.js";
-import { setText } from "./dom.js";
+import { make, setText, show } from "./dom.js";
 import { Energy, energyOf } from "./energy.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
@@ -41,7 +41,17 @@ const live = new Live({
   },
   session: () => newSessions.soon(),
   state: (fresh) => header.freshness(fresh, live.now()),
+  refused,
+  // What was cleared away is built anew.
+  allowed: () => location.reload(),
 });
+
+/** Names that may not be shown any more are nowhere in the document, and the node says why. */
+function refused(words) {
+  header.refused();
+  for (const node of document.querySelectorAll("nav, .skip")) show(node, false);
+  document.querySelector("main").replaceChildren(make("p", { id: "refused", class: "empty" }, words), make("p", { class: "empty" }, make("a", { href: "" }, "Load the page anew")));
+}
 
 /** Work that is done every so many seconds while somebody looks and the node answers, one at a time. */
 class Periodic {
@@ -55,20 +65,29 @@ class Periodic {
     this.look();
   }
 
+  /** At once: after what runs now, if something does, and whatever it costs. */
+  now() {
+    this.asked = true;
+    this.due = 0;
+    this.look();
+  }
+
   async look() {
     if (this.running || document.hidden || !live.connected || !live.data || performance.now() < this.due) return;
     this.running = true;
+    this.asked = false;
     const begun = performance.now();
     this.due = begun + this.seconds * 1000;
     try {
       await this.work();
     } catch (error) {
-      this.failed?.(error);
+      if (live.refused === null) this.failed?.(error);
     } finally {
       this.running = false;
       this.ended = performance.now();
       // What is dear is asked for seldomer.
-      this.due = Math.max(this.due, this.ended + 10 * (this.ended - begun));
+      this.due = this.asked ? 0 : Math.max(this.due, this.ended + 10 * (this.ended - begun));
+      if (this.asked) this.look();
     }
   }
 }
@@ -88,7 +107,6 @@ const books = new Periodic(
     const answer = await energyOf(by);
     energyTiles(answer);
     if (by === view.oneOf("by", GROUPINGS)) energy.show(answer);
-    else books.due = 0;
   },
   (error) => {
     noEnergyTiles("not told");
@@ -135,5 +153,8 @@ for (const link of document.querySelectorAll("a[data-go]")) {
   });
 }
 choice("spark", QUANTITIES, (quantity) => cards.choose(quantity));
-choice("by", GROUPINGS, () => books.soon());
+choice("by", GROUPINGS, (by) => {
+  energy.expect(by);
+  books.now();
+});
 live.start();

@@ -37,7 +37,18 @@ export class Energy {
     });
   }
 
+  /** Another grouping was chosen: until its answer is here, what is shown is of the one before. */
+  expect(by) {
+    this.by = by;
+    this.busy(this.answer !== undefined && this.answer.by !== by);
+  }
+
+  busy(busy) {
+    setAttribute(this.part("books"), "aria-busy", busy ? "true" : undefined);
+  }
+
   failed(error) {
+    this.busy(false);
     show(this.part("books"), false);
     show(this.part("missing"), true);
     setText(this.part("missing"), error.message);
@@ -45,6 +56,7 @@ export class Energy {
 
   show(answer) {
     this.answer = answer;
+    this.busy(answer.by !== this.by);
     show(this.part("missing"), false);
     show(this.part("books"), true);
     const rows = answer.rows.map((row) => ({ ...row, name: this.nameOf(row, answer.by) }));
@@ -64,6 +76,9 @@ export class Energy {
     fill(this.foot(), { ...answer.total, total: true, key: ["Total"], high_joules: null }, scale);
     setText(this.part("when"), `since ${clock(answer.since)}${answer.complete ? "" : "; the books begin later"}`);
     setText(this.part("sum"), this.balance(answer, scale));
+    const notes = answer.notes ?? [];
+    show(this.part("notes"), notes.length > 0);
+    setName(this.part("notes"), notes.join(" "), 1000);
   }
 
   foot() {
@@ -85,7 +100,10 @@ export class Energy {
     const words = `${scale.write(answer.total.joules)} ${scale.unit}`;
     if (answer.next) return `Not all rows are shown: there are too many.`;
     if (rows !== total) return `The rows add up to ${fixed(rows / 1000, 3)} J and not to the total of ${fixed(total / 1000, 3)} J: please report it.`;
-    if (gpus !== total) return `These rows add up to the total of ${words}, to the millijoule.`;
+    if (gpus !== total) {
+      const apart = fixed(Math.abs(gpus - total) / 1000, 3);
+      return `These rows add up to the total of ${words}, but the GPUs' own counters say ${scale.write(gpus / 1000)} ${scale.unit}: ${apart} J ${gpus > total ? "more" : "less"}. The books do not meet their own totals.`;
+    }
     return `These rows add up to the total of ${words}, and that is what the GPUs' own counters say, to the millijoule.`;
   }
 }

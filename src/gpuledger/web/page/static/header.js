@@ -4,7 +4,7 @@ import { duration, moment } from "./format.js";
 import { plain, setName } from "./names.js";
 
 const byId = (id) => document.getElementById(id);
-const ICONS = { connecting: "wait", live: "live", stale: "stale", lost: "lost", paused: "pause" };
+const ICONS = { connecting: "wait", live: "live", stale: "stale", lost: "lost", refused: "lost", paused: "pause" };
 
 /** The header's words; the quiet live region hears of a change of state, not of every second. */
 export class Header {
@@ -32,9 +32,17 @@ export class Header {
     const verdict = byId("verdict");
     setAttribute(verdict, "data-healthy", status.healthy ? "yes" : "no");
     setIcon(verdict.querySelector("svg"), status.healthy ? "ok" : "warning");
-    setName(byId("verdict-text"), status.healthy ? "healthy" : status.text, 60);
+    setName(byId("verdict-text"), status.healthy ? "healthy" : status.text, 300);
     const free = data.devices.filter((device) => device.state === "idle" && device.up).length;
     this.title = `${status.readings ? `${free} free \u00b7 ` : ""}${plain(data.node, 60)} \u00b7 gpuledger`;
+  }
+
+  /** What the node told before is not to be read here any more. */
+  refused() {
+    show(byId("verdict"), false);
+    show(byId("banner"), false);
+    setText(byId("verdict-text"), "");
+    this.title = "gpuledger";
   }
 
   freshness(fresh, now) {
@@ -49,7 +57,7 @@ export class Header {
     if (fresh.name !== this.said) {
       const first = this.said === "connecting";
       this.said = fresh.name;
-      setText(byId("said"), { live: first ? "" : "Live again.", stale: "What is shown is stale.", lost: "Disconnected, trying again.", paused: "Paused." }[fresh.name] ?? "");
+      setText(byId("said"), { live: first ? "" : "Live again.", stale: "What is shown is stale.", lost: "Disconnected, trying again.", refused: "The node no longer tells what was shown here.", paused: "Paused." }[fresh.name] ?? "");
     }
   }
 
@@ -58,6 +66,7 @@ export class Header {
       const retry = seconds ? `trying again in ${seconds}\u00a0s` : "trying again";
       return `disconnected, ${retry}${age === null ? "" : `; shown is ${moment(now - age, now)}`}`;
     }
+    if (name === "refused") return "not served";
     if (name === "stale") return age === null ? "no readings yet" : `stale since ${duration(age)}`;
     if (name === "paused") return until ? `paused until ${moment(until, now)}` : "paused";
     return name === "live" ? "live" : "connecting\u2026";

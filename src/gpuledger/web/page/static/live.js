@@ -2,6 +2,8 @@
 
 const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 15000;
+// Whoever was refused is not let in a second later.
+const REFUSED_PAUSE = 60000;
 // Of the time between two snapshots, at most so much is spent on fetching and showing one.
 const SHARE = 0.2;
 // After so many seconds without a word it is asked anew.
@@ -22,13 +24,15 @@ export async function ask(address) {
 
 /**
  * `snapshot(data)` shows a new snapshot; `session()` hears that sessions began or ended; `state(freshness)` is
- * told once a second and at every change how fresh everything is. Nothing is asked for while nobody looks.
+ * told once a second and at every change how fresh everything is; `refused(words)` hears that the node no longer
+ * tells any of it, and `allowed()` that it does again. Nothing is asked for while nobody looks.
  */
 export class Live {
-  constructor({ snapshot, session, state }) {
+  constructor({ snapshot, session, state, refused, allowed }) {
     this.show = snapshot;
     this.session = session;
-    this.state = state;
+    Object.assign(this, { state, onRefused: refused, onAllowed: allowed });
+    this.refused = null;
     this.pause = FIRST_PAUSE;
     this.connected = false;
     this.ever = false;
@@ -59,6 +63,7 @@ export class Live {
     this.events = events;
     this.tickSeen = performance.now();
     events.addEventListener("open", () => {
+      if (this.refused !== null) return this.onAllowed();
       this.connected = true;
       this.ever = true;
       this.pause = FIRST_PAUSE;
@@ -75,7 +80,12 @@ export class Live {
       this.fetchSoon();
     });
     events.addEventListener("session", () => this.session());
-    events.addEventListener("error", () => this.lost());
+    events.addEventListener("error", () => {
+      // Closed by an answer, not by a network: the snapshot's says why.
+      const answered = events.readyState === EventSource.CLOSED;
+      this.lost();
+      if (answered && !this.fetching) this.fetchSnapshot();
+    });
   }
 
   /** Nobody looks: let the node alone. */
@@ -94,10 +104,24 @@ export class Live {
     this.events?.close();
     this.connected = false;
     this.ever = true;
-    this.retryAt = performance.now() + this.pause;
-    this.retry = setTimeout(() => this.connect(), this.pause);
+    const pause = this.refused === null ? this.pause : REFUSED_PAUSE;
+    this.retryAt = performance.now() + pause;
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.connect(), pause);
     this.pause = Math.min(LONGEST_PAUSE, this.pause * (1.5 + Math.random() / 2));
     this.tell();
+  }
+
+  /** The node answers, but tells nothing of what is shown here: in its own `words`. */
+  refuse(words) {
+    const first = this.refused === null;
+    this.refused = words;
+    this.data = null;
+    this.etag = null;
+    this.readAt = null;
+    this.missed = false;
+    this.lost();
+    if (first) this.onRefused(words);
   }
 
   fetchSoon() {
@@ -124,7 +148,10 @@ export class Live {
         this.etag = answer.headers.get("ETag");
         this.take(JSON.parse(text));
       } else if (answer.status !== 304) {
-        throw new Error(`snapshot: ${answer.status}`);
+        const error = (await answer.json().catch(() => null))?.error;
+        const words = error?.message ?? `snapshot: ${answer.status}`;
+        if (error?.code === "not_served" || [401, 403].includes(answer.status)) this.refuse(words);
+        throw new Error(words);
       }
       this.failed = null;
     } catch (error) {
@@ -139,6 +166,7 @@ export class Live {
   }
 
   take(data) {
+    if (this.refused !== null) return this.onAllowed();
     this.data = data;
     this.keepTime();
     if (data.status.readings) {
@@ -157,6 +185,7 @@ export class Live {
   /** How fresh what is shown is: the state's name, and the words for it. */
   freshness() {
     const age = this.readAt === null ? null : (performance.now() - this.readAt) / 1000;
+    if (this.refused !== null) return { name: "refused", age: null };
     if (!this.connected) {
       if (!this.ever) return { name: "connecting", age };
       const seconds = Math.ceil((this.retryAt - performance.now()) / 1000);

@@ -24,14 +24,16 @@ export function snapshotTiles(data) {
     const state = stateOf(device);
     if (state in places && (device.holds_processes || state === "down")) places[state].push(place(device));
   }
-  const told = data.status.readings;
+  // Of devices whose state nobody could tell, none is known to be free or held.
+  const known = places.idle.length + places.held.length + places.active.length + places.down.length;
+  const told = data.status.readings && (known > 0 || places.unknown.length === 0);
   for (const [name, state] of [["free", "idle"], ["held", "held"], ["active", "active"]]) {
     const found = places[state];
     tile(name, told ? String(found.length) : "\u2013", told ? list(found) : "not told");
-    setAttribute(byId(`tile-${name}`).closest(".tile"), "data-none", told && found.length === 0 ? "" : undefined);
+    setAttribute(byId(`tile-${name}`).closest(".tile"), "data-none", !told || found.length === 0 ? "" : undefined);
   }
   const other = [...places.down, ...places.unknown];
-  show(byId("tile-other").closest(".tile"), told && other.length > 0);
+  show(byId("tile-other").closest(".tile"), data.status.readings && other.length > 0);
   const words = [places.down.length && `${plural(places.down.length, "device")} not answering`, places.unknown.length && `state of ${list(places.unknown)} not told`];
   tile("other", String(other.length), words.filter(Boolean).join(", "));
   power(data);

@@ -259,9 +259,19 @@ def test_books_that_are_no_books_are_said_to_be_so(tmp_path: Path) -> None:
     assert (refused.value.status, refused.value.code) == (503, "no_books")
 
 
-def test_a_range_that_is_none_is_refused(run: Run) -> None:
-    with pytest.raises(Refused) as refused:
-        Asker(run).told("since=2023-11-14&until=2023-11-13")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "since=2023-11-14&until=2023-11-13",
+        "since=now",
+        "since=0h",
+        "since=00d&until=0s",
+        f"since={UNIX}&until={UNIX}",
+    ],
+)
+def test_a_range_that_is_none_is_refused(run: Run, query: str) -> None:
+    with pytest.raises(Refused, match="since is not before until") as refused:
+        Asker(run).told(query)
     assert (refused.value.status, refused.value.parameter) == (400, "since")
 
 

@@ -366,10 +366,18 @@ def test_a_cursor_of_other_things_than_numbers_is_refused(node: Node, text: str)
         node.told(f"cursor={word}")
 
 
-def test_a_range_that_is_none_is_refused(node: Node) -> None:
+@pytest.mark.parametrize("query", ["since=1h&until=2h", "since=now", "since=0h", "since=00d&until=0s"])
+def test_a_range_that_is_none_is_refused(node: Node, query: str) -> None:
     node.tick()
-    with pytest.raises(Refused, match="since is after until"):
-        node.told("since=1h&until=2h")
+    with pytest.raises(Refused, match="since is not before until") as refused:
+        node.told(query)
+    assert (refused.value.status, refused.value.parameter) == (400, "since")
+
+
+def test_who_was_there_at_one_moment_is_a_question(node: Node) -> None:
+    for pid in (1, 2, 3):
+        node.tick(process(CARD, pid, ticks=pid))
+    assert node.pids(f"since={UNIX + 2}&until={UNIX + 2}") == [2]
 
 
 def test_the_answer_is_json(node: Node) -> None:

@@ -361,6 +361,52 @@ def test_as_many_streams_as_there_may_be_connections_all_hear_the_same():
     assert {channel.ended for channel in station.channels} == {1}
 
 
+@pytest.mark.parametrize("more", [b"", GET_HELLO])
+def test_who_sends_no_more_hears_no_more_and_its_seat_is_free(more):
+    station = Station(b"a")
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            await client.send(more)
+            client.writer.write_eof()
+            # Nothing is said meanwhile: it is the end itself that is heard.
+            rest = await client.closed()
+            await until(lambda: server.connections == 0)
+            return first, rest
+
+    assert serve(scenario, routes=station.routes) == (b"a", b"0\r\n\r\n")
+    assert station.channels[0].ended == 1
+
+
+def test_beside_a_stream_no_more_is_read_than_one_request_may_have():
+    station, limits = Station(b"a"), Limits()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            client.writer.transport.set_write_buffer_limits(high=0)
+            # More than the kernel and one request have room for: it is not taken while the stream lasts.
+            client.writer.write(GET_HELLO * 1_000_000)
+            stuck = asyncio.ensure_future(client.writer.drain())
+            for word in (b"b", b"c"):
+                station.channels[0].say(word)
+                assert await chunk(client) == word
+            waits = not stuck.done()
+            station.channels[0].say(None)
+            ended = await chunk(client)
+            hello = (await client.answer()).body
+            stuck.cancel()
+            client.writer.transport.abort()
+            return first, waits, ended, hello
+
+    assert serve(scenario, routes=station.routes, limits=limits) == (b"a", True, b"", b"hello\n")
+
+
 class Shut:
     """A gate that lets nobody in."""
 

@@ -91,6 +91,21 @@ def test_a_stream_is_heard_as_it_is_said_and_ends_properly_with_the_server(file,
     assert serve_under(file, scenario, routes=station.routes) == (b"first", b"second", b"0\r\n\r\n")
 
 
+def test_a_stream_whose_client_goes_frees_its_seat_though_nothing_is_said(file, certificates):
+    station = Station(b"first")
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context()) as client:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            client.writer.close()
+            await until(lambda: station.channels[0].ended and server.connections == 0)
+            return first
+
+    assert serve_under(file, scenario, routes=station.routes) == b"first"
+
+
 def test_a_stream_ends_with_its_connection_when_certificates_change(file, certificates):
     station, clock = Station(b"first"), FakeClock()
 

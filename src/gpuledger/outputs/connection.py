@@ -38,7 +38,8 @@ class Connection(asyncio.BufferedProtocol):
 
     At any time it reads a request, waits until its gate has decided on it, waits for an answer that is being
     computed, writes an answer (reading stops in all three, so that a client which does not take answers
-    cannot queue requests), or lingers: the answer ended the conversation early and what is still arriving is
+    cannot queue requests; beside a stream it goes on, to hear that its client has gone, up to the size of
+    one request), or lingers: the answer ended the conversation early and what is still arriving is
     dropped.
     """
 
@@ -93,14 +94,19 @@ class Connection(asyncio.BufferedProtocol):
             self._received = True
             self.deadline = self._registry.now + self._registry.limits.request_seconds
         self._http.receive_data(bytes(memoryview(self._registry.buffer)[:nbytes]))
+        if self._sender.streaming:
+            self._read_beside_stream()
         self._advance()
 
     def eof_received(self) -> None:
-        """The client sends no more. Whatever it has asked was answered: until then nothing is read.
+        """The client sends no more. Whatever it has asked was answered: until then nothing is read. A stream
+        ends: who hears it, and whether anybody does, would show only when a write fails.
 
         Returning None lets the transport send what it has and close.
         """
-        if not self._lingering:
+        if self._sender.end_stream():
+            self.deadline = self._registry.now + self._registry.limits.response_seconds
+        elif not self._lingering:
             self._http.receive_data(b"")
             self._advance()
 
@@ -273,8 +279,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._sender.begin(response, close=close, head_only=head_only):
             self._next_request()
             return
-        self._pause_reading()
-        if self._sender.streaming and not self._sender.behind:
+        if not self._sender.streaming:
+            self._pause_reading()
+            return
+        self._read_beside_stream()
+        if not self._sender.behind:
             self.deadline = inf
 
     def _send_bytes(self, data: bytes | memoryview | None) -> None:
@@ -313,6 +322,12 @@ class Connection(asyncio.BufferedProtocol):
         limits = self._registry.limits
         seconds = limits.request_seconds if self._received else limits.idle_seconds
         self.deadline = self._registry.now + seconds
+
+    def _read_beside_stream(self) -> None:
+        if len(self._http.trailing_data[0]) < self._registry.limits.header_bytes:
+            self._resume_reading()
+        else:
+            self._pause_reading()
 
     def _pause_reading(self) -> None:
         transport = self._transport

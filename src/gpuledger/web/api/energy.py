@@ -141,11 +141,10 @@ def _check_same(report: Report, times: Mapping[str, str], asked: Mapping[str, An
 
 def _hours(asked: Mapping[str, Any], now: float) -> tuple[int, int]:
     """At full hours, where books are exact: the first rounded down, the second up."""
-    since = int(asked["since"].unix(now) // HOUR) * HOUR
-    until = -int(-asked["until"].unix(now) // HOUR) * HOUR
+    since, until = asked["since"].unix(now), asked["until"].unix(now)
     if since >= until:
         raise bad_request("since", "since is not before until; nothing lies between")
-    return since, until
+    return int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR
 
 
 def _words(report: Report, shown: slice) -> Words:

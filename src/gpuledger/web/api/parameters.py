@@ -16,6 +16,8 @@ from gpuledger.web.api.answers import bad_request
 _MOST = 32
 _UNIX: Final = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _AGO: Final = re.compile(r"[0-9]{1,4}[smhd]")
+# The same moment in both: a date's clock knows microseconds alone.
+_NOW: Final = re.compile(r"now|0+[smhd]")
 _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2}))?"
 )
@@ -123,10 +125,17 @@ class Moment:
         """Unix seconds. Raises Refused for a day that no calendar has."""
         if _UNIX.fullmatch(self.text):
             return float(self.text)
+        if self.is_now:
+            return now
         try:
             return max(moment(self.name, self.text.upper() if "-" in self.text else self.text, now), 0.0)
         except UsageError:
             raise bad_request(self.name, f"{self.name}: {_WANTED}") from None
+
+    @property
+    def is_now(self) -> bool:
+        """Whether it was asked as now, or as no time ago."""
+        return _NOW.fullmatch(self.text) is not None
 
     def means(self, text: str | None, unix: float) -> bool:
         """Whether it is what was asked as this text and taken for these unix seconds."""

@@ -91,8 +91,9 @@ def _begun(asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Begun | None]:
 def _which(asked: Mapping[str, Any], now: float, begun: _Begun | None) -> Asked:
     if begun is None:
         since, until = asked["since"].unix(now), asked["until"].unix(now)
-        if since > until:
-            raise bad_request("since", "since is after until; nothing lies between")
+        # A time of its own is a question, who was there just then; of now nobody has been seen yet.
+        if since > until or (since == until and asked["since"].is_now):
+            raise bad_request("since", "since is not before until; nothing lies between")
         begun = _Begun(since, until, FIRST)
     state = asked["state"]
     return Asked(

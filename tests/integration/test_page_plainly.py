@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -244,3 +245,17 @@ def test_the_table_of_processes_fits_its_box_or_scrolls_with_all_its_columns(
         }"""
         # Up to the padding of a row.
         assert look("#processes .scroller").evaluate(inside) >= 11
+
+
+@pytest.mark.parametrize(("ago", "words"), [(None, r"^no readings yet$"), (125, r"^stale since \d+\smin")])
+def test_only_where_nothing_was_ever_read_there_are_no_readings_yet(
+    look: Look, ago: float | None, words: str
+) -> None:
+    def source(told: Any) -> None:
+        (part,) = (one for one in told["collectors"] if one["name"] == "source")
+        part["last_success"] = None if ago is None else part["last_success"] - ago
+
+    tell(look, "snapshot", nothing_read)
+    tell(look, "health", source)
+    look.open()
+    expect(look("#fresh")).to_have_text(re.compile(words))

@@ -14,7 +14,13 @@ from running import Server, serving
 
 pytestmark = pytest.mark.xdist_group("browser")
 
-NO_SESSIONS = {"sessions": [], "next": None, "from_books": True, "since": 0, "until": 1_790_010_000}
+NO_SESSIONS: dict[str, Any] = {
+    "sessions": [],
+    "next": None,
+    "from_books": True,
+    "since": 0,
+    "until": 1_790_010_000,
+}
 
 
 @pytest.fixture(scope="module")

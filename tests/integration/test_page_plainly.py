@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,13 @@ from running import Server, serving
 
 pytestmark = pytest.mark.xdist_group("browser")
 
-NO_SESSIONS = {"sessions": [], "next": None, "from_books": True, "since": 0, "until": 1_790_010_000}
+NO_SESSIONS: dict[str, Any] = {
+    "sessions": [],
+    "next": None,
+    "from_books": True,
+    "since": 0,
+    "until": 1_790_010_000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +217,51 @@ def test_idle_energy_has_its_co2_where_the_node_tells_it(look: Look) -> None:
     tell_energy(look, told)
     look.open()
     expect(look.section("energy").locator("tr[data-own=idle] .e-gas")).to_have_text("0.42")
+
+
+def test_the_page_of_a_very_narrow_window_does_not_scroll_sideways(browser: Browser, server: Server) -> None:
+    with looking(browser, server.url, viewport={"width": 320, "height": 700}) as look:
+        tell_energy(look, energy(total={**energy()["total"], "joules": 3.6e12, "cost": 1_234_567.8}))
+        look.open()
+        expect(look("#tile-energy-detail")).to_contain_text("1,234,567.80")
+        assert look.overflow() <= 0
+        beyond = "(node) => node.scrollWidth - node.clientWidth"
+        for text in look("dl.tiles .tile:not([hidden]) :is(dt, dd)").all():
+            assert text.evaluate(beyond) <= 0
+
+
+def jobs(told: Any) -> None:
+    for row in told["processes"]:
+        row.update(job="4711")
+
+
+@pytest.mark.parametrize("change", [lambda _: None, jobs], ids=["pods", "pods and jobs"])
+def test_the_table_of_processes_fits_its_box_or_scrolls_with_all_its_columns(
+    browser: Browser, server: Server, change: Callable[[Any], None]
+) -> None:
+    with looking(browser, server.url, viewport={"width": 1280, "height": 800}) as look:
+        tell(look, "snapshot", change)
+        look.open()
+        inside = """(scroller) => {
+            scroller.scrollLeft = scroller.scrollWidth;
+            const { left } = scroller.getBoundingClientRect();
+            const edge = left + scroller.clientLeft + scroller.clientWidth;
+            const ages = [...scroller.querySelectorAll('.c-age')];
+            return edge - Math.max(...ages.map((cell) => cell.getBoundingClientRect().right));
+        }"""
+        # Up to the padding of a row.
+        assert look("#processes .scroller").evaluate(inside) >= 11
+
+
+@pytest.mark.parametrize(("ago", "words"), [(None, r"^no readings yet$"), (125, r"^stale since \d+\smin")])
+def test_only_where_nothing_was_ever_read_there_are_no_readings_yet(
+    look: Look, ago: float | None, words: str
+) -> None:
+    def source(told: Any) -> None:
+        (part,) = (one for one in told["collectors"] if one["name"] == "source")
+        part["last_success"] = None if ago is None else part["last_success"] - ago
+
+    tell(look, "snapshot", nothing_read)
+    tell(look, "health", source)
+    look.open()
+    expect(look("#fresh")).to_have_text(re.compile(words))

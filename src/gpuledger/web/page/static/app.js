@@ -117,8 +117,14 @@ const periodics = [
   new Periodic(10, async () => cards.recent(await ask("api/v1/recent"))),
   books,
   newSessions,
-  new Periodic(30, async () => health.show(await ask("api/v1/health"), live.now()), (error) => health.failed(error)),
+  new Periodic(30, condition, (error) => health.failed(error)),
 ];
+
+async function condition() {
+  const answer = await ask("api/v1/health");
+  header.health(answer);
+  health.show(answer, live.now());
+}
 
 /** To a section, without touching what # says of the view. */
 function go(id) {

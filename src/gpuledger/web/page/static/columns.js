@@ -8,12 +8,12 @@ const number = (field, write) => ({ number: true, text: (row) => write(row[field
 // Width: as the tracks of a grid. `asked`: shown only where some row has a value.
 export const COLUMNS = [
   { id: "gpu", label: "GPU", width: "5.2rem", text: (row) => place(row), sort: placeOrder },
-  { id: "namespace", label: "Namespace", width: "minmax(7rem, 1fr)", asked: true, ...name("namespace") },
-  { id: "pod", label: "Pod", width: "minmax(8rem, 2fr)", asked: true, ...name("pod") },
+  { id: "namespace", label: "Namespace", width: "minmax(6rem, 1fr)", asked: true, ...name("namespace") },
+  { id: "pod", label: "Pod", width: "minmax(7rem, 2fr)", asked: true, ...name("pod") },
   { id: "container", label: "Container", width: "minmax(6rem, 1fr)", asked: true, alone: true, ...name("container") },
   { id: "job", label: "Job", width: "minmax(5rem, 1fr)", asked: true, ...name("job") },
-  { id: "user", label: "User", width: "minmax(6rem, 1fr)", asked: true, ...name("user") },
-  { id: "command", label: "Command", width: "minmax(7rem, 1.4fr)", ...name("command") },
+  { id: "user", label: "User", width: "minmax(5rem, 1fr)", asked: true, ...name("user") },
+  { id: "command", label: "Command", width: "minmax(6rem, 1.4fr)", ...name("command") },
   { id: "pid", label: "PID", width: "5.5rem", number: true, text: (row) => (row.pid === null ? "" : String(row.pid)), sort: (row) => row.pid },
   { id: "memory", label: "Memory", width: "6rem", ...number("memory_bytes", bytes) },
   { id: "sm", label: "SM", width: "4.6rem", ...number("sm_ratio", percent) },
@@ -21,6 +21,12 @@ export const COLUMNS = [
   { id: "joules", label: "Energy", width: "6rem", ...number("joules", joules) },
   { id: "age", label: "Age", width: "6.6rem", number: true, text: ageText, sort: (row) => (row.start_unix === null ? null : -row.start_unix) },
 ];
+
+/** What these columns need at least, as a CSS length: with the gaps between them and the room beside them. */
+export function leastWidth(columns) {
+  const tracks = columns.map((column) => parseFloat(column.width.replace("minmax(", "")));
+  return `${(tracks.reduce((sum, track) => sum + track, 0) + 0.75 * (columns.length + 1)).toFixed(2)}rem`;
+}
 
 /** Devices in the order of their numbers. */
 export function placeOrder(row) {

@@ -37,6 +37,18 @@ export class Header {
     this.title = `${status.readings ? `${free} free \u00b7 ` : ""}${plain(data.node, 60)} \u00b7 gpuledger`;
   }
 
+  /** When anything was read last, by the node's own account: this tab may have come later. */
+  health(answer) {
+    const told = (answer.collectors ?? []).find((part) => part.name === "source");
+    this.lastRead = told ? told.last_success : undefined;
+  }
+
+  /** How long nothing was read, where this tab has seen no reading; "yet" only where there never was one. */
+  unread(now) {
+    if (this.lastRead === null) return "no readings yet";
+    return this.lastRead === undefined ? "no readings" : `stale since ${duration(now - this.lastRead)}`;
+  }
+
   /** What the node told before is not to be read here any more. */
   refused() {
     show(byId("verdict"), false);
@@ -67,7 +79,7 @@ export class Header {
       return `disconnected, ${retry}${age === null ? "" : `; shown is ${moment(now - age, now)}`}`;
     }
     if (name === "refused") return "not served";
-    if (name === "stale") return age === null ? "no readings yet" : `stale since ${duration(age)}`;
+    if (name === "stale") return age === null ? this.unread(now) : `stale since ${duration(age)}`;
     if (name === "paused") return until ? `paused until ${moment(until, now)}` : "paused";
     return name === "live" ? "live" : "connecting\u2026";
   }

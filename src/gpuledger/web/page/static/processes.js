@@ -1,5 +1,5 @@
 // All processes as a grid: sorted, filtered, and only the rows in sight are in the document.
-import { COLUMNS, placeOrder } from "./columns.js";
+import { COLUMNS, leastWidth, placeOrder } from "./columns.js";
 import { make, oncePerFrame, setAttribute, setText, show } from "./dom.js";
 import { count, joules, plural } from "./format.js";
 import { place, setName } from "./names.js";
@@ -86,6 +86,7 @@ export class Processes {
     if (columns.length === this.columns.length && columns.every((column, index) => column === this.columns[index])) return;
     this.columns = columns;
     this.grid.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
+    this.grid.style.setProperty("--least", leastWidth(columns));
     setAttribute(this.grid, "aria-colcount", columns.length);
     this.head.replaceChildren(...columns.map((column) => this.heading(column)));
     const choices = columns.flatMap((column) => [["asc", "\u2191"], ["desc", "\u2193"]].map(([order, arrow]) => make("option", { value: `${column.id} ${order}` }, `by ${column.label} ${arrow}`)));

@@ -8,3 +8,6 @@ import os
 os.environ["GPULEDGER_STATE_DIR"] = "none"
 # Nor is there more than one usual place to be told to pause.
 os.environ["GPULEDGER_CONTROL_SOCKET"] = "none"
+# What is drawn for a terminal has the size of the test's own, not of the one that the tests were started in.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)

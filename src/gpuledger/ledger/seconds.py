@@ -86,7 +86,7 @@ class Marked:
 
 
 def _minutes(begins: float, ends: float) -> Iterator[tuple[int, int]]:
-    for minute in range(int(begins // MINUTE), ceil(ends / MINUTE)):
+    for minute in range(int(begins // MINUTE), -(-ceil(ends) // MINUTE)):
         bits = seconds_within(begins, ends, minute * MINUTE, MINUTE)
         if bits:
             yield minute, bits

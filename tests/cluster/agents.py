@@ -18,7 +18,7 @@ import httpx
 from cluster.control_plane import Client, ControlPlane, Json
 from running import Program, free_port, wait_until
 
-_ROW = re.compile(r'<th scope="row" title="([^"]*)">(https?://[^<]+)</th>')
+_ROW = re.compile(r'<th scope="row"[^>]* title="([^"]*)">(https?://[^<]+)</th>')
 PAGE = b"""\
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
 DCGM_FI_DEV_GPU_UTIL{gpu="0",namespace="team-a",pod="train",container="main"} 7

@@ -197,10 +197,12 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
         program = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             watched = psutil.Process(program.pid)
+            # A benchmark looks at time: every target is scraped twice, so that its page is remembered.
             time.sleep(2.5 * interval + 2)
             began, before, first = time.monotonic(), watched.cpu_times(), samples.value
             resident = 0
             while time.monotonic() - began < seconds:
+                # How often resident memory is looked at: its highest reading is what is told.
                 time.sleep(0.5)
                 resident = max(resident, watched.memory_info().rss)
             after, last = watched.cpu_times(), samples.value

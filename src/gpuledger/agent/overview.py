@@ -13,7 +13,7 @@ from gpuledger.agent.discovery.report import STEPS, SelectionReport
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.outputs.remote_write.state import ReceiverState
 from gpuledger.outputs.routes import Handler, Request, Response
-from gpuledger.web.style import STYLE, content_security_policy
+from gpuledger.web.style import STYLE, styled
 
 _REFRESH_SECONDS: Final = 5
 _STILL: Final = "still"
@@ -30,15 +30,7 @@ def overview(view: Callable[[], AgentView]) -> Handler:
     """The handler of `/`."""
 
     def serve(request: Request) -> Response:
-        return Response(
-            body=render(view(), refreshing=request.query != _STILL).encode("utf-8", "replace"),
-            content_type="text/html; charset=utf-8",
-            headers=(
-                ("Content-Security-Policy", content_security_policy()),
-                ("Referrer-Policy", "no-referrer"),
-                ("Cache-Control", "no-store"),
-            ),
-        )
+        return styled(render(view(), refreshing=request.query != _STILL))
 
     return serve
 

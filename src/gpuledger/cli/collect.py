@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from os import environ
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from gpuledger import __version__
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import set_up, warn_if_simulated
+from gpuledger.cli.logs import quiet_node, set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
 from gpuledger.cli.wake import Wake
 from gpuledger.cli.wiring import Parts, assemble_parts, vocabularies
@@ -152,7 +151,7 @@ def _write_once(parts: Parts, names: tuple[str, ...], file: Textfile, neighbours
 def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
     """One tick's page. Raises SourceUnavailable when there are no readings."""
     parts.maps.read_once()
-    with _quiet_node():
+    with quiet_node():
         # A thread, because a call of a hanging driver cannot be interrupted; daemon, because it may be left.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)
         tick.start()
@@ -176,18 +175,6 @@ def _check_read(page: Page) -> None:
         raise SourceUnavailable(page.health.status)
     if not page.health.healthy:
         log.warning("%s", page.health.status)
-
-
-@contextmanager
-def _quiet_node() -> Iterator[None]:
-    """Leave to the command's own one line what a node says while it runs on."""
-    node = logging.getLogger("gpuledger.node")
-    level = node.level
-    node.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        node.setLevel(level)
 
 
 def _keep_writing(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -57,6 +59,18 @@ def set_up(settings: LogSettings, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(_LEVELS[settings.level])
+
+
+@contextmanager
+def quiet_node() -> Iterator[None]:
+    """Leave to the command's own words what a node says while it runs on."""
+    node = logging.getLogger("gpuledger.node")
+    level = node.level
+    node.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        node.setLevel(level)
 
 
 def warn_if_simulated(source: SourceInfo) -> None:

@@ -12,7 +12,7 @@ from os import environ
 from typing import Any
 
 from gpuledger.cli.flags import Given, parse, parser
-from gpuledger.cli.logs import set_up
+from gpuledger.cli.logs import quiet_node, set_up
 from gpuledger.cli.main import no_words
 from gpuledger.cli.node_api import Access
 from gpuledger.cli.signals import StopRequest
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
     if not settings.once and not settings.json and _can_draw():
         return _live(values, access, view, interval)
     repeated = interval if _asked_for_interval(given) and not settings.once else None
-    with _quiet_node(), closing(_feed(values, access)) as feed, StopRequest() as stop:
+    with quiet_node(), closing(_feed(values, access)) as feed, StopRequest() as stop:
         _settle(feed)
         _print_all(feed, settings, view, repeated, stop)
     return 0
@@ -180,18 +180,6 @@ def _as_json(body: Mapping[str, Any], picture: Picture, view: View) -> str:
         "processes": [by_row[id(row)] for row in rows],
     }
     return json.dumps(narrowed) + "\n"
-
-
-@contextmanager
-def _quiet_node() -> Iterator[None]:
-    """A picture says itself how the node is."""
-    node = logging.getLogger("gpuledger.node")
-    level = node.level
-    node.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        node.setLevel(level)
 
 
 @contextmanager

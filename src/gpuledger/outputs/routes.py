@@ -26,6 +26,14 @@ class Request:
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def has(self, tag: str) -> bool:
+        """Whether the client says by If-None-Match that it has what bears this ETag: compared weakly, as
+        RFC 9110 (13.1.2) wants it.
+        """
+        bare = tag.removeprefix("W/")
+        known = (one.strip().removeprefix("W/") for one in self.headers.get("if-none-match", "").split(","))
+        return any(one in (bare, "*") for one in known)
+
 
 class Stream(Protocol):
     """What is told to one client until one of them has enough. Used by the event loop's thread alone."""

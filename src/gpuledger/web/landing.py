@@ -49,17 +49,9 @@ def landing(current: Callable[[], Page], links: Links, clock: Clock, path: str =
     def serve(request: Request) -> Response:
         # Where nobody looks, the table of HTML entities and OpenSSL are not in memory.
         from gpuledger.web.document import render
-        from gpuledger.web.style import content_security_policy
+        from gpuledger.web.style import styled
 
         view = View(clock.unix(), request.headers.get("host", ""), request.query != STILL, path)
-        return Response(
-            body=render(current(), links, view).encode("utf-8", "replace"),
-            content_type="text/html; charset=utf-8",
-            headers=(
-                ("Content-Security-Policy", content_security_policy()),
-                ("Referrer-Policy", "no-referrer"),
-                ("Cache-Control", "no-store"),
-            ),
-        )
+        return styled(render(current(), links, view))
 
     return serve

@@ -6,6 +6,8 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 
+from gpuledger.outputs.routes import Response
+
 STYLE = """\
 :root { color-scheme: light dark; --line: #c9ced6; --soft: #5b6472; --note: #fff3cd; --note-text: #5c4400; }
 @media (prefers-color-scheme: dark) {
@@ -38,6 +40,19 @@ footer { color: var(--soft); margin-top: 1.5rem; }
   table { display: block; }
 }
 """
+
+
+def styled(document: str) -> Response:
+    """A document with this style in it, as an answer: told anew each time, and nothing else is loaded."""
+    return Response(
+        body=document.encode("utf-8", "replace"),
+        content_type="text/html; charset=utf-8",
+        headers=(
+            ("Content-Security-Policy", content_security_policy()),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+        ),
+    )
 
 
 @cache

@@ -110,13 +110,13 @@ def endpoint_labels(part: SliceObject, endpoint: Endpoint, port: Port) -> Labels
             f"{META}endpoint_port_name": port.name,
             f"{META}endpoint_port_protocol": port.protocol,
             f"{META}endpoint_hostname": endpoint.hostname,
-            f"{META}endpoint_node_name": endpoint.node,
+            f"{META}endpoint_node_name": endpoint.node_name,
             f"{META}endpoint_address_target_kind": endpoint.target_kind,
             f"{META}endpoint_address_target_name": endpoint.target_name,
         }
         _own(labels, f"{META}endpoints_", part.meta)
         return labels
-    slices, topology = f"{META}endpointslice_", dict(endpoint.topology)
+    slices = f"{META}endpointslice_"
     labels = {
         NAMESPACE: part.meta.namespace,
         f"{slices}name": part.meta.name,
@@ -129,14 +129,13 @@ def endpoint_labels(part: SliceObject, endpoint: Endpoint, port: Port) -> Labels
         f"{slices}endpoint_conditions_serving": endpoint.serving,
         f"{slices}endpoint_conditions_terminating": endpoint.terminating,
         f"{slices}endpoint_hostname": endpoint.hostname,
-        # Of v1beta1 it is told by topology, and by its label alone.
-        f"{slices}endpoint_node_name": "" if "kubernetes.io/hostname" in topology else endpoint.node,
+        f"{slices}endpoint_node_name": endpoint.node_name,
         f"{slices}endpoint_zone": endpoint.zone,
         f"{slices}address_target_kind": endpoint.target_kind,
         f"{slices}address_target_name": endpoint.target_name,
     }
     _own(labels, slices, part.meta)
-    for name, value in topology.items():
+    for name, value in endpoint.topology:
         labels[f"{slices}endpoint_topology_{sanitized(name)}"] = value
         labels[f"{slices}endpoint_topology_present_{sanitized(name)}"] = "true"
     return labels

@@ -14,6 +14,8 @@ from gpuledger.workloads.pods.fields import elements, mapping
 
 Pairs = tuple[tuple[str, str], ...]
 
+_HOSTNAME = "kubernetes.io/hostname"
+
 
 @dataclass(frozen=True, slots=True)
 class Meta:
@@ -92,12 +94,17 @@ class Endpoint:
     serving: str = ""
     terminating: str = ""
     hostname: str = ""
-    node: str = ""
+    node_name: str = ""
     zone: str = ""
     target_kind: str = ""
     target_namespace: str = ""
     target_name: str = ""
     topology: Pairs = ()
+
+    @property
+    def node(self) -> str:
+        """Where it is: v1 tells the node as a field, v1beta1 in `topology`."""
+        return self.node_name or next((value for name, value in self.topology if name == _HOSTNAME), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +257,6 @@ def read_plain(_: object, meta: Meta) -> PlainObject:
 
 def _endpoint(told: Mapping[str, Any]) -> Endpoint:
     target, conditions = mapping(told, "targetRef"), mapping(told, "conditions")
-    # v1 has the names as fields, v1beta1 in `topology`.
     topology = mapping(told, "topology") or mapping(told, "deprecatedTopology")
     return Endpoint(
         tuple(one for one in told.get("addresses") or () if isinstance(one, str)),
@@ -258,7 +264,7 @@ def _endpoint(told: Mapping[str, Any]) -> Endpoint:
         _condition(conditions, "serving"),
         _condition(conditions, "terminating"),
         text(told, "hostname"),
-        intern(text(told, "nodeName") or text(topology, "kubernetes.io/hostname")),
+        intern(text(told, "nodeName")),
         intern(text(told, "zone")),
         text(target, "kind"),
         text(target, "namespace"),
@@ -278,7 +284,7 @@ def _address(told: Mapping[str, Any], ready: str) -> Endpoint:
         (text(told, "ip"),),
         ready,
         hostname=text(told, "hostname"),
-        node=intern(text(told, "nodeName")),
+        node_name=intern(text(told, "nodeName")),
         target_kind=text(target, "kind"),
         target_namespace=text(target, "namespace"),
         target_name=text(target, "name"),

@@ -11,7 +11,7 @@ from gpuledger.agent.discovery.sharding import Shard, own_stateful_set, parse_sh
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import setting, text
 from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access
-from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.pods.settings import ApiServerSettings
 
 
 def _shard(value: object) -> str:
@@ -22,42 +22,9 @@ def _shard(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSettings:
+class ClusterSettings(ApiServerSettings):
     """The API server, this agent's namespace and its shard."""
 
-    api: str = setting(
-        "kubernetes.api",
-        text,
-        "",
-        "URL of the API server (default: --kubeconfig, else the one of the cluster that the agent runs in)",
-        flags=("--kubernetes-api",),
-        metavar="URL",
-    )
-    token_file: str = setting(
-        "kubernetes.token_file",
-        text,
-        "",
-        "file with the token for the API server, read again at every connection (default: the "
-        "ServiceAccount's)",
-        flags=("--kubernetes-token-file",),
-        metavar="FILE",
-    )
-    ca_file: str = setting(
-        "kubernetes.ca_file",
-        text,
-        "",
-        "file with the authority that signed the API server's certificate (default: the ServiceAccount's)",
-        flags=("--kubernetes-ca-file",),
-        metavar="FILE",
-    )
-    kubeconfig: str = setting(
-        "kubernetes.kubeconfig",
-        text,
-        "",
-        "kubeconfig whose current context tells API server and credentials",
-        flags=("--kubeconfig",),
-        metavar="FILE",
-    )
     namespace: str = setting(
         "kubernetes.namespace",
         text,
@@ -79,13 +46,7 @@ class ClusterSettings:
 
     def access(self, environment: Mapping[str, str]) -> Access | None:
         """The API server, None where there is none. Raises GpuledgerError for what cannot be used."""
-        given = KubernetesSettings(
-            api=self.api.rstrip("/"),
-            token_file=self.token_file,
-            ca_file=self.ca_file,
-            kubeconfig=self.kubeconfig,
-        )
-        return find_access(given, environment)
+        return find_access(self, environment)
 
     def own_namespace(self, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
         """The agent's namespace; empty where nobody says."""

@@ -36,7 +36,7 @@ class Tagged:
         # Weak: plain and gzip are the same state, not the same bytes.
         tag = f'W/"{self._run}-{number}"'
         headers = (("Cache-Control", "private, no-cache"), ("ETag", tag))
-        if _has(request.headers.get("if-none-match", ""), tag):
+        if request.has(tag):
             return Response(304, b"", JSON, (*headers, ("Vary", "Accept-Encoding")))
         made = self._made
         if made is None or made.tag != tag:
@@ -67,9 +67,3 @@ class Now:
     def recent(self, request: Request) -> Response:
         """`/api/v1/recent`."""
         return self._hour.respond(self._recent.now, self._recent.told, request)
-
-
-def _has(if_none_match: str, tag: str) -> bool:
-    bare = tag.removeprefix("W/")
-    known = (one.strip().removeprefix("W/") for one in if_none_match.split(","))
-    return any(one in (bare, "*") for one in known)

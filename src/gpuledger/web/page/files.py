@@ -142,7 +142,7 @@ def _answer(request: Request, body: bytes, content_type: str, kept: str) -> Resp
         ("ETag", tag),
         ("Vary", "Accept-Encoding"),
     ]
-    if tag in request.headers.get("if-none-match", ""):
+    if request.has(tag):
         return Response(304, b"", content_type, tuple(headers))
     if accepts_gzip(request.headers.get("accept-encoding", "")):
         body = zlib.compress(body, wbits=_GZIP_FRAME)

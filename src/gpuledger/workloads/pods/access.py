@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.workloads.pods.settings import IN_CLUSTER, KubernetesSettings
+from gpuledger.workloads.pods.settings import IN_CLUSTER, ApiServerSettings
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PORTS: Final = {"http": 80, "https": 443}
@@ -76,7 +76,7 @@ class Access:
 
 
 def find_access(
-    settings: KubernetesSettings, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
+    settings: ApiServerSettings, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
 ) -> Access | None:
     """The API server of the settings, else the one of the cluster that this process runs in, else None.
 
@@ -103,7 +103,7 @@ def find_access(
     )
 
 
-def _by_url(settings: KubernetesSettings, account: Path) -> Access:
+def _by_url(settings: ApiServerSettings, account: Path) -> Access:
     secure = settings.api.startswith("https://")
     # The ServiceAccount's are for the cluster's own server, which is what is meant inside a pod.
     token = settings.token_file or (str(account / "token") if secure and (account / "token").exists() else "")

@@ -25,30 +25,9 @@ def _url(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class KubernetesSettings:
-    """Whether pods are named, and who is asked for their names."""
+class ApiServerSettings:
+    """Where the API server is, and by what it knows us."""
 
-    reload: ClassVar[Reload] = Reload(files=("kubernetes.ca_file", "kubernetes.kubeconfig"))
-
-    enabled: str = setting(
-        "kubernetes.enabled",
-        automatic,
-        "auto",
-        "give processes the names of their pods; auto does where Kubernetes is seen (its environment, or the "
-        "kubelet's directory)",
-        flags=("--kubernetes-enabled",),
-        metavar="auto|true|false",
-        bare=True,
-    )
-    names: str = setting(
-        "kubernetes.names",
-        choice("auto", "api", "logs", "none"),
-        "auto",
-        "where names come from: api is the API server, logs the names of files under --pod-logs; auto asks "
-        "the API server, and the files for what it does not tell",
-        flags=("--kubernetes-names",),
-        metavar="auto|api|logs|none",
-    )
     api: str = setting(
         "kubernetes.api",
         _url,
@@ -82,6 +61,33 @@ class KubernetesSettings:
         "are not run",
         flags=("--kubeconfig",),
         metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesSettings(ApiServerSettings):
+    """Whether pods are named, and who is asked for their names."""
+
+    reload: ClassVar[Reload] = Reload(files=("kubernetes.ca_file", "kubernetes.kubeconfig"))
+
+    enabled: str = setting(
+        "kubernetes.enabled",
+        automatic,
+        "auto",
+        "give processes the names of their pods; auto does where Kubernetes is seen (its environment, or the "
+        "kubelet's directory)",
+        flags=("--kubernetes-enabled",),
+        metavar="auto|true|false",
+        bare=True,
+    )
+    names: str = setting(
+        "kubernetes.names",
+        choice("auto", "api", "logs", "none"),
+        "auto",
+        "where names come from: api is the API server, logs the names of files under --pod-logs; auto asks "
+        "the API server, and the files for what it does not tell",
+        flags=("--kubernetes-names",),
+        metavar="auto|api|logs|none",
     )
     pod_label_allowlist: tuple[str, ...] = setting(
         "kubernetes.pod_label_allowlist",

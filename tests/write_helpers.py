@@ -6,16 +6,18 @@ import asyncio
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_letters
+from typing import Any
 
 from gpuledger.exposition.remote_write import labels_bytes, series_bytes, value_bytes
 from gpuledger.outputs.remote_write.block import Block
 from gpuledger.outputs.remote_write.receivers import Receivers
 from gpuledger.outputs.remote_write.settings import DiskQueue, QueueConfig, ReceiverSettings
+from gpuledger.outputs.remote_write.state import ReceiverState
 from running import PATIENCE
 from write_request import series_of, unpacked
 
@@ -185,3 +187,27 @@ def in_order(taken: list[tuple[int, int]]) -> bool:
 
 def lines_of(text: str) -> list[str]:
     return [line for line in re.split(r"\r?\n", text) if line]
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A test in an event loop of its own."""
+    asyncio.run(test())
+
+
+def one(receivers: Receivers) -> ReceiverState:
+    (state,) = receivers.state()
+    return state
+
+
+async def emptied(receivers: Receivers) -> None:
+    await until(lambda: not sum(state.queued_blocks for state in receivers.state()), "the queue to be empty")
+
+
+def everything(targets: int, numbers: int) -> list[tuple[int, int]]:
+    return [(target, number) for target in range(targets) for number in range(numbers)]
+
+
+def feed(receivers: Receivers, targets: int, numbers: range) -> None:
+    for number in numbers:
+        for target in range(targets):
+            receivers.accept(block(target, number))

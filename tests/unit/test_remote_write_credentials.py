@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from certificates import Certificates
 from gpuledger.outputs.remote_write.settings import ClientTls, Login, ReceiverSettings, Secret
-from write_helpers import HandClock, ScriptedReceiver, block, receiving, sending, settings, until
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test())
+from write_helpers import HandClock, ScriptedReceiver, block, receiving, run, sending, settings, until
 
 
 @pytest.fixture(scope="module")

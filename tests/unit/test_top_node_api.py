@@ -143,7 +143,7 @@ ANSWERS = [
 ]
 
 
-# Named by status and remedy: a name made of packed bytes, with the time in them, differs between test processes.
+# Named by status and remedy: packed bytes carry the time, and test processes must agree on names.
 @pytest.mark.parametrize(
     ("status", "headers", "body", "why"), ANSWERS, ids=[f"{answer[0]}-{answer[3]}" for answer in ANSWERS]
 )

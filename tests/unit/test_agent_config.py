@@ -32,6 +32,7 @@ URLS: list[tuple[dict[str, Any], str]] = [
     ({"address": "a:1"}, "http://a:1/metrics"),
     ({"address": "a"}, "http://a:80/metrics"),
     ({"address": "a", "port": "9400"}, "http://a:9400/metrics"),
+    ({"address": "b:9400", "port": "9400"}, "http://b:9400/metrics"),
     ({"address": "[::1]", "port": "9400"}, "http://[::1]:9400/metrics"),
     ({"address": "a", "scheme": "https"}, "https://a:443/metrics"),
     ({"address": "a:1", "tlsConfig": {"insecureSkipVerify": True}}, "https://a:1/metrics"),
@@ -124,6 +125,22 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"address": "a:1"}, {"type": "Static"}, "did you mean 'StaticEndpoints'"),
     ({"address": "a:1"}, {"selector": {"matchLabels": {"a": "b"}}}, "selects nothing"),
     ({"address": "a:1"}, {"targetName": ""}, "targetName: is missing"),
+    ({"address": "a:1", "port": 2}, {}, "port: is another one than the address has"),
+    (
+        {"address": "a:1", "basicAuth": {"username": "u", "password": "p", "passwordFile": "f"}},
+        {},
+        "passwordFile: is given together with password",
+    ),
+    (
+        {
+            "address": "a:1",
+            "authorization": {"credentials": "c", "credentialsSecret": {"name": "s", "key": "k"}},
+        },
+        {},
+        "credentialsSecret: is given together with credentials",
+    ),
+    ({"address": "a:1", "authorization": {"credentials": "a\nb"}}, {}, "credentials: one line of ASCII"),
+    ({"address": "a:1"}, {"interval": "5s"}, r"targets\[0\].interval'; valid: enabled, endpoints"),
     ({"address": "a:1", "bodySizeLimit": "10 apples"}, {}, "a size such as 10MB"),
 ]
 
@@ -141,3 +158,42 @@ def test_what_cannot_be_is_refused_in_one_line(
 def test_an_agent_without_a_receiver_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="remote_write: is empty"):
         read(tmp_path, {"targets": []}, remote_write=[])
+
+
+def test_endpoints_can_share_what_yaml_merges_into_them(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("""\
+features:
+  openAgent:
+    targets:
+      - targetName: t
+        type: StaticEndpoints
+        endpoints:
+          - &first {address: "a:1", path: /x, interval: 9s}
+          - {<<: *first, path: /y}
+          - {path: /z, <<: [{interval: 8s}, *first]}
+remote_write: [{url: "http://127.0.0.1:1/write"}]
+""")
+    found = read_agent_config(file, {}).targets
+    assert [(one.url, one.settings.interval) for one in found] == [
+        ("http://a:1/x", 9.0),
+        ("http://a:1/y", 9.0),
+        ("http://a:1/z", 8.0),
+    ]
+
+
+@pytest.mark.parametrize("merged", ["5", "[5]", "&a {<<: *a}"])
+def test_what_cannot_be_merged_is_refused(merged: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"features: {{<<: {merged}}}")
+    with pytest.raises(UsageError, match="features: what << merges is a mapping, or a list of them"):
+        read_agent_config(file, {})
+
+
+def test_a_second_document_is_named_as_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("features: {}\n---\nfeatures: {}\n")
+    with pytest.raises(
+        UsageError, match="expected a single document in the stream, but found another document"
+    ):
+        read_agent_config(file, {})

@@ -56,11 +56,15 @@ class Node:
         found = dict(self.items())
         for key in found:
             if key not in known:
-                raise UsageError(f"{self._file}: {unknown('key', self._below(key), map(self._below, known))}")
+                place = f"{self._path}." if self._path else ""
+                raise UsageError(f"{self._file}: {unknown('key', _shown(key), known, place)}")
         return {key: found.get(key, Node(None, self._file, self._below(key))) for key in known}
 
     def items(self) -> Iterator[tuple[str, Node]]:
-        """A mapping's keys and values. Raises UsageError for what is no mapping and for a key given twice."""
+        """A mapping's keys and values, with those of the mappings that `<<` merges into it.
+
+        Raises UsageError for what is no mapping and for a key given twice.
+        """
         import yaml
 
         if self.absent:
@@ -68,13 +72,31 @@ class Node:
         if not isinstance(self._node, yaml.MappingNode):
             raise self.wrong("a mapping is wanted")
         seen: set[str] = set()
-        for key, value in self._node.value:
+        for key, value in self._merged(self._node):
             if not isinstance(key, yaml.ScalarNode):
                 raise self.wrong("plain keys are wanted")
             if key.value in seen:
                 raise UsageError(f"{self._file}: {self._below(key.value)} is given twice")
             seen.add(key.value)
             yield key.value, Node(value, self._file, self._below(key.value))
+
+    def _merged(
+        self, node: yaml.MappingNode, around: tuple[yaml.Node, ...] = ()
+    ) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """A mapping's own keys and values, and of those that it merges the ones that it has not itself."""
+        import yaml
+
+        own = [pair for pair in node.value if not _is_merge(pair[0])]
+        yield from own
+        known = {key.value for key, _ in own if isinstance(key, yaml.ScalarNode)}
+        for _, value in (pair for pair in node.value if _is_merge(pair[0])):
+            for below in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(below, yaml.MappingNode) or below in (*around, node):
+                    raise self.wrong("what << merges is a mapping, or a list of them")
+                for key, inherited in self._merged(below, (*around, node)):
+                    if not isinstance(key, yaml.ScalarNode) or key.value not in known:
+                        known.add(key.value)
+                        yield key, inherited
 
     def elements(self) -> list[Node]:
         """A list's values, none of an absent one. Raises UsageError for what is no list, or has gaps."""
@@ -123,9 +145,16 @@ class Node:
         return UsageError(f"{self.place}: {wanted}")
 
     def _below(self, key: str) -> str:
-        # A line break in it must not make two lines of a complaint.
-        shown = shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
-        return f"{self._path}.{shown}" if self._path else shown
+        return f"{self._path}.{_shown(key)}" if self._path else _shown(key)
+
+
+def _is_merge(key: yaml.Node) -> bool:
+    return key.value == "<<" and getattr(key, "style", None) is None
+
+
+def _shown(key: str) -> str:
+    # A line break in it must not make two lines of a complaint.
+    return shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
 
 
 def read_nodes(file: Path, what: str = "web config") -> Node:
@@ -146,7 +175,11 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
         # The error's own text quotes the line, which may hold a secret.
         mark = error.problem_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(f"{file} is not YAML: {error.problem or error.context}{where}") from None
+        why = error.problem or error.context or ""
+        if why.startswith("but "):
+            # The second half of a sentence.
+            why = f"{error.context}, {why}"
+        raise UsageError(f"{file} is not YAML: {why}{where}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:

@@ -211,9 +211,13 @@ class _Endpoint:
         written, port = self._keys["address"].text(), self._keys["port"]
         if not written:
             raise ValueError("has no address, which StaticEndpoints needs")
-        if port.absent or written != address_of(written, "http").rpartition(":")[0]:
-            return address_of(written, self._scheme)
-        return f"{written}:{port.parsed(integer(1, 65535), 0)}"
+        address = address_of(written, self._scheme)
+        if port.absent:
+            return address
+        number = port.parsed(integer(1, 65535), 0)
+        if written == address and not written.endswith(f":{number}"):
+            raise port.wrong("is another one than the address has; one of them is wanted")
+        return address if written == address else f"{written}:{number}"
 
 
 def _path(value: object) -> str:

@@ -150,6 +150,9 @@ async def _reload(
         nudged.clear()
         states = watch.states((file,))
         try:
+            if file.exists() and not file.is_file():
+                # A pipe is read once, and a second time only when somebody writes into it: all would wait.
+                raise UsageError(f"{file} is no file that can be read again")
             await agent.become(read_agent_config(file, environ, vault))
         except GpuledgerError as error:
             if str(error) != agent.error:
@@ -215,6 +218,6 @@ def _allow_many_connections() -> None:
 
 def _greet(agent: Agent, server: HttpServer) -> None:
     view = agent.view()
-    log.info("gpuledger %s, %d targets, %d receivers", __version__, len(view.loops), len(view.receivers))
+    log.info("gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers))
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)

@@ -32,7 +32,20 @@
 {{- fail "priorityClass.create, priorityClassName: set one" -}}
 {{- end -}}
 {{- include "gpuledger.checkPorts" . -}}
+{{- include "gpuledger.checkLabels" . -}}
 {{- include "gpuledger.checkConfig" . -}}
+{{- end -}}
+
+{{/* A workload whose selector does not match its own pods is refused by the API server. */}}
+{{- define "gpuledger.checkLabels" -}}
+{{- $own := list "app" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "job-name-prefix" -}}
+{{- range $value, $labels := dict "podLabels" .v.podLabels "commonLabels" .v.commonLabels -}}
+{{- range $label, $_ := $labels -}}
+{{- if has $label $own -}}
+{{- fail (printf "%s: by %s the chart's objects find their pods; choose another name" $value $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "gpuledger.checkSchedule" -}}

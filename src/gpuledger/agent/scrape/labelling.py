@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from gpuledger.agent.relabel.rule import LABEL_NAME, METRIC_NAME, NAME, Relabelling
-from gpuledger.agent.scrape.lines import BadLine
+from gpuledger.agent.scrape.lines import BadSeries
 from gpuledger.exposition.remote_write import labels_bytes, series_bytes, series_prefix, timestamp_tail
 
 _EXPORTED: Final = "exported_"
@@ -32,16 +32,16 @@ class LabelLimits:
     value_length: int = 0
 
     def check(self, labels: Mapping[str, str]) -> None:
-        """Raise BadLine for a series beyond a limit."""
+        """Raise BadSeries for a series beyond a limit."""
         if self.labels and len(labels) > self.labels:
-            raise BadLine(f"{labels.get(NAME)} has {len(labels)} labels, {self.labels} are allowed")
+            raise BadSeries(f"{labels.get(NAME)} has {len(labels)} labels, {self.labels} are allowed")
         if not self.name_length and not self.value_length:
             return
         for name, value in labels.items():
             if self.name_length and len(name.encode()) > self.name_length:
-                raise BadLine(f"a label name of {labels.get(NAME)} is longer than {self.name_length} bytes")
+                raise BadSeries(f"a label name of {labels.get(NAME)} is longer than {self.name_length} bytes")
             if self.value_length and len(value.encode()) > self.value_length:
-                raise BadLine(
+                raise BadSeries(
                     f"the label {name} of {labels.get(NAME)} is longer than {self.value_length} bytes"
                 )
 
@@ -86,7 +86,7 @@ class Labelling:
         self._others = tuple((other, dict[bytes, Fate]()) for other in others)
 
     def fate(self, page: dict[str, str], *, honor: bool) -> Fate:
-        """What becomes of a series with these labels on the page, which this may change. Raises BadLine."""
+        """What becomes of a series with these labels on the page, which this may change. Raises BadSeries."""
         labels = self._final(page, honor=honor)
         return DROPPED if labels is None else self._prefix(labels)
 
@@ -143,8 +143,8 @@ class Labelling:
     def _check(self, labels: Mapping[str, str]) -> None:
         if not _valid(labels.get(NAME, ""), tuple(labels)):
             if not labels.get(NAME):
-                raise BadLine("metric relabelling leaves a series without a name")
-            raise BadLine(
+                raise BadSeries("metric relabelling leaves a series without a name")
+            raise BadSeries(
                 f"metric relabelling leaves a name that is none: {labels.get(NAME)!r}, {list(labels)}"
             )
         self._limits.check(labels)

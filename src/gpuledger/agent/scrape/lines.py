@@ -55,6 +55,10 @@ class BadLine(ValueError):
     """A line that is neither a sample nor a comment of its format; the text says why."""
 
 
+class BadSeries(BadLine):
+    """A sample that can be read, of a series that cannot be; as a sample it counts."""
+
+
 class Sample(NamedTuple):
     """A sample as its line tells it.
 
@@ -113,7 +117,7 @@ def number(written: bytes) -> bytes:
 def labels_of(series: bytes) -> dict[str, str]:
     """The labels of a Sample's series, its name as `__name__`; empty ones are there, as empty texts.
 
-    Raises BadLine for text that is not UTF-8 and for a label that is there twice.
+    Raises BadLine for text that is not UTF-8, and BadSeries for a label that is there twice.
     """
     name, brace, inside = series.partition(b"{")
     labels = {"__name__": name.strip().decode()}
@@ -127,7 +131,7 @@ def labels_of(series: bytes) -> dict[str, str]:
         except UnicodeDecodeError:
             raise BadLine(f"a label of {_shown(series)} is not UTF-8") from None
         if len(labels) <= len(names):
-            raise BadLine(f"the series {_shown(series)} has a label twice")
+            raise BadSeries(f"the series {_shown(series)} has a label twice")
         return labels
     pairs = _PAIR.findall(inside)
     for label, written in pairs:
@@ -139,7 +143,7 @@ def labels_of(series: bytes) -> dict[str, str]:
             value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
         labels[label.decode()] = value
     if len(labels) <= len(pairs):
-        raise BadLine(f"the series {_shown(series)} has a label twice")
+        raise BadSeries(f"the series {_shown(series)} has a label twice")
     return labels
 
 

@@ -66,14 +66,13 @@ class Pages:
                 reader = self._reader(form, honor, self._known(form, honor))
                 samples, now = reader.careful(lines)
         except BadLine as error:
+            self._remember(reader.partial, known.reading)
             raise PageError(str(error), reader.counts) from None
         if not ended:
             raise PageError("the page does not end with # EOF", samples.counts)
         now.reading = known.reading
         if limit and samples.counts.kept > limit:
-            if not self.kept_bytes:
-                now.live = False
-                self._pack(now)
+            self._remember(now, known.reading)
             counts = Counts(samples.counts.scraped, samples.counts.kept, min(limit, samples.counts.added))
             raise PageError(f"the page has {counts.kept} samples, sample_limit is {limit}", counts)
         self._keep(now, unpacked_bytes(len(body), len(lines), sum(map(len, samples.entries))))
@@ -113,6 +112,12 @@ class Pages:
         if not self._packed:
             return Known()
         return Known(*marshal.loads(snappy.decompress_raw(self._packed)))
+
+    def _remember(self, refused: Known, reading: tuple[str, bool]) -> None:
+        """Know the series of a first page that was not taken: they are not new the next time either."""
+        if (refused.lines or refused.odd) and not self.kept_bytes:
+            refused.live, refused.reading = False, reading
+            self._pack(refused)
 
     def _keep(self, known: Known, size: int) -> None:
         self._held = self._memory.exchange(self._held, size)

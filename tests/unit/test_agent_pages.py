@@ -164,6 +164,9 @@ BAD = [
     ("a 0x1p3", TEXT),
     ("a 1e999", TEXT),
     ("a 1\r", TEXT),
+    ("a 1 " + "9" * 5000, TEXT),
+    ("a 1 " + "9" * 19, TEXT),
+    ("a 1 1e308", OPENMETRICS),
     ("a12", TEXT),
     ('a{x="1",x="2"} 1', TEXT),
     ("# TYPE a thing", TEXT),
@@ -175,7 +178,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "form"), BAD, ids=[repr(line) for line, _ in BAD])
+@pytest.mark.parametrize(("line", "form"), BAD, ids=[repr(line[:30]) for line, _ in BAD])
 def test_a_bad_line_is_named_and_costs_the_page(line: str, form: Format) -> None:
     one = pages()
     end = "# EOF\n" if form.ends else ""

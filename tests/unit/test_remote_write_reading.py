@@ -25,7 +25,7 @@ URL = "https://metrics.example/api/v1/write"
 
 def read(folder: Path, text: str) -> tuple[ReceiverSettings, ...]:
     file = folder / "agent.yaml"
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return read_receivers(read_nodes(file, "configuration").section(["remote_write"])["remote_write"], folder)
 
 
@@ -165,7 +165,16 @@ def test_what_cannot_be_honoured_is_one_line_with_its_path(tmp_path: Path, text:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "metrics.example", "ftp://x/", "https://", "https://x:0/", "'http://a b/'"]
+    "url",
+    [
+        "",
+        "metrics.example",
+        "ftp://x/",
+        "https://",
+        "https://x:0/",
+        "'http://a b/'",
+        "http://\N{CJK UNIFIED IDEOGRAPH-4E2D}..b/",
+    ],
 )
 def test_what_is_no_url_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError, match=r"url: a URL such as https://host/api/v1/write is wanted$"):

@@ -186,7 +186,7 @@ def _text_sample(line: bytes) -> Sample | None:
     value_bytes = number(value)
     if time is None:
         return Sample(series, value_bytes, None, line == series + b" " + value)
-    return Sample(series, value_bytes, _milliseconds(int(time)), plain=False)
+    return Sample(series, value_bytes, _milliseconds(time), plain=False)
 
 
 def _check_text_comment(line: bytes) -> None:
@@ -251,10 +251,15 @@ def _seconds(written: bytes) -> int:
     seconds = float(written)
     if isinf(seconds):
         raise BadLine(f"{_shown(written)} is no timestamp")
-    return _milliseconds(int(seconds * 1000))
+    return _milliseconds(seconds * 1000)
 
 
-def _milliseconds(time: int) -> int:
+def _milliseconds(written: bytes | float) -> int:
+    try:
+        time = int(written)
+    except (OverflowError, ValueError):
+        # Python does not read thousands of digits.
+        time = 2**63
     if not -(2**63) <= time < 2**63:
         raise BadLine("a timestamp is out of range")
     return time

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.outputs.hosts import host_field
 from gpuledger.outputs.nodes import Node
 from gpuledger.outputs.remote_write.settings import (
     ClientTls,
@@ -128,6 +129,7 @@ def _url(node: Node) -> tuple[str, Login | None]:
     try:
         parts = urlsplit(given)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host_field(parts.netloc)
     except ValueError:
         usable = False
     if not usable or not given.isprintable() or " " in given:

@@ -201,6 +201,92 @@ def test_a_target_that_is_taken_out_ends_after_a_while_and_a_changed_one_goes_on
         asyncio.run(run(one.port))
 
 
+def test_a_target_that_is_gone_and_then_another_agents_is_not_ended() -> None:
+    taken = Taken()
+    # The end of the slow one is told after that of the quick one would have been.
+    quick, slow = (ScrapeSettings(interval=interval, timeout=0.1) for interval in (0.1, 0.5))
+
+    async def run(port: int) -> None:
+        mine, other = target(port, quick), replace(target(port, slow), labels=(("job", "other"),))
+        pool = Pool(taken.accept, SystemClock())
+        pool.become([mine, other], ALL)
+        async with asyncio.timeout(30):
+            while len({block.shard for block in taken.blocks}) < 2:
+                await asyncio.sleep(0.01)
+        pool.become([], ALL)
+        pool.become([], ALL, {mine.key})
+        ended: set[int] = set()
+        async with asyncio.timeout(30):
+            while other.digest & 0xFFFFFFFF not in ended:
+                await asyncio.sleep(0.01)
+                ended = {block.shard for at, block in enumerate(taken.blocks) if taken.told(at)["up"] is None}
+        await pool.stop()
+        assert not any(
+            taken.told(at)["up"] is None
+            for at, block in enumerate(taken.blocks)
+            if block.shard == mine.digest & 0xFFFFFFFF
+        )
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+
+
+def test_targets_that_are_equal_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        pool = Pool(Taken().accept, SystemClock())
+        for _ in range(3):
+            pool.become([target(1), target(1)], ALL)
+        assert len(pool.loops) == 1
+        await pool.stop()
+
+    asyncio.run(run())
+    assert [record.message for record in caplog.records] == [
+        "http://127.0.0.1:1/metrics of t is there twice with equal labels"
+    ]
+
+
+def test_a_clock_in_1970_tells_its_own_time() -> None:
+    taken = Taken()
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(target(port), ALL, taken.accept, SystemClock())
+        await loop.scrape(1_000)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+    (block,) = taken.blocks
+    assert taken.told()["a"] == 1.0
+    assert {moment for _, ((_, moment),) in series_of(block.payload)} == {1_000}
+    assert (block.oldest, block.newest) == (1_000, 1_000)
+
+
+def test_a_scrape_that_cannot_be_handed_over_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    taken = Taken()
+    tried = 0
+
+    def accept(block: Block, receivers: Collection[str] | None) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise MemoryError
+        taken.accept(block, receivers)
+
+    async def run(port: int) -> None:
+        pool = Pool(accept, SystemClock())
+        pool.become([target(port, ScrapeSettings(interval=0.1, timeout=0.1))], ALL)
+        async with asyncio.timeout(30):
+            while not taken.blocks:
+                await asyncio.sleep(0.01)
+        await pool.stop()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+    assert "could not be handed over" in caplog.text
+
+
 def test_beats_are_spread_and_evenly_apart() -> None:
     beats = [Beat(15.0, digest).next(1_000_000.0) for digest in range(0, 15_000, 1000)]
     assert len(set(beats)) == 15

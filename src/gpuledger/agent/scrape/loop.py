@@ -96,7 +96,11 @@ class TargetLoop:
                 if before is not None:
                     self.totals.missed += max(0, self.beat.between(before, self.due) - 1)
                 await asyncio.sleep(max(0.0, self.due / 1000 - self._clock.unix()))
-                await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
+                try:
+                    await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
+                except Exception:
+                    # What goes wrong behind a scrape must not end the scraping of its target either.
+                    log.exception("what %s told could not be handed over", self.target.url)
         finally:
             self.close()
 
@@ -209,7 +213,12 @@ class TargetLoop:
         if not entries and not own_time:
             return
         self.totals.delivered += len(entries) + len(own_time)
-        tail = timestamp_tail(milliseconds)
+        try:
+            tail = timestamp_tail(milliseconds)
+        except ValueError:
+            # A machine without a clock of its own is in 1970 until it has asked for the time.
+            own_time = [*own_time, *((entry[:-8], entry[-8:], milliseconds) for entry in entries)]
+            tail, entries = b"", ()
         payload = tail.join(entries) + tail if entries else b""
         times = [milliseconds] if entries else []
         if own_time:

@@ -288,6 +288,19 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     } == {"metrics"}
 
 
+@pytest.mark.parametrize("variant", ["", "smi"])
+def test_the_agent_is_the_agent_in_every_image(variant: str) -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, "image": {"variant": variant}})
+    (container,) = one["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["args"][0]) == (["gpuledger"], "agent")
+
+
+def test_on_openshift_the_agents_user_is_one_of_the_namespaces_own() -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, "openshift": {"enabled": True}})
+    context = one["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_the_queues_volume_is_of_the_wanted_class() -> None:
     values = {"agent": {**AGENT["agent"], "persistence": {"storageClass": "fast", "size": "5Gi"}}}
     (one,) = of_kind("StatefulSet", values)

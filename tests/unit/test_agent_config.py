@@ -142,7 +142,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"address": "a:1"}, {"type": "Static"}, "did you mean 'StaticEndpoints'"),
     ({"address": "a:1"}, {"selector": {"matchLabels": {"a": "b"}}}, "selects nothing"),
     ({"address": "a:1"}, {"targetName": ""}, "targetName: is missing"),
-    ({"address": "a:1", "bodySizeLimit": "10 apples"}, {}, "a size such as 10MB"),
+    ({"address": "a:1", "bodySizeLimit": "10 apples"}, {}, "a size such as 512MB"),
 ]
 
 

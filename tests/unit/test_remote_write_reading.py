@@ -9,7 +9,7 @@ import pytest
 
 from gpuledger.model.errors import UsageError
 from gpuledger.outputs.nodes import read_nodes
-from gpuledger.outputs.remote_write.reading import read_receivers, size
+from gpuledger.outputs.remote_write.reading import read_receivers
 from gpuledger.outputs.remote_write.settings import (
     ClientTls,
     DiskQueue,
@@ -184,11 +184,3 @@ def test_what_is_no_url_is_refused_and_not_repeated(tmp_path: Path, url: str) ->
 def test_two_receivers_of_one_name_would_share_a_queue(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"remote_write\[1\]: has the name 'metrics.example-\w+' of another"):
         read(tmp_path, f"remote_write: [{{url: {URL}}}, {{url: {URL}}}]")
-
-
-@pytest.mark.parametrize(
-    ("text", "bytes_"),
-    [("5", 5), ("512MB", 512 << 20), ("2GiB", 2 << 30), ("3K", 3 << 10), ("1 TiB", 1 << 40), ("7B", 7)],
-)
-def test_sizes(text: str, bytes_: int) -> None:
-    assert size(text) == bytes_

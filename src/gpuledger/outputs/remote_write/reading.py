@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.model.sizes import binary_size
 from gpuledger.outputs.hosts import host_field
 from gpuledger.outputs.nodes import Node
 from gpuledger.outputs.remote_write.settings import (
@@ -58,11 +59,6 @@ _RESERVED: Final = frozenset(
     }
 )
 _SMALLEST_QUEUE: Final = 1 << 20
-_UNITS: Final = {"": 1, "B": 1} | {
-    f"{letter}{rest}": 1 << 10 * power
-    for power, letter in enumerate("KMGT", 1)
-    for rest in ("B", "iB", "i", "")
-}
 
 
 def read_receivers(node: Node, folder: Path) -> tuple[ReceiverSettings, ...]:
@@ -80,14 +76,6 @@ def read_receivers(node: Node, folder: Path) -> tuple[ReceiverSettings, ...]:
             )
         found[one.name] = one
     return tuple(found.values())
-
-
-def size(value: object) -> int:
-    """Bytes from `512MB`, `2GiB` or a bare number; units are powers of 1024, as in Prometheus."""
-    match = fullmatch(r"(\d+)\s*([KMGT]?(?:iB|i|B)?)", str(value).strip())
-    if match is None:
-        raise ValueError("a size such as 512MB or 2GiB is wanted")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _receiver(node: Node, folder: Path) -> ReceiverSettings:
@@ -257,13 +245,13 @@ def _queue(node: Node, sample_age_limit: float) -> DiskQueue:
     return DiskQueue(
         max_bytes=keys["max_bytes"].parsed(_queue_size, usual.max_bytes),
         max_age=min(age, sample_age_limit or age),
-        memory_bytes=keys["memory_bytes"].parsed(size, usual.memory_bytes),
+        memory_bytes=keys["memory_bytes"].parsed(binary_size, usual.memory_bytes),
         sync_interval=keys["sync_interval"].parsed(duration(), usual.sync_interval),
     )
 
 
 def _queue_size(value: object) -> int:
-    found = size(value)
+    found = binary_size(value)
     if found < _SMALLEST_QUEUE:
         raise ValueError(f"at least {_SMALLEST_QUEUE >> 20}MiB is wanted")
     return found

@@ -163,6 +163,8 @@ BAD = [
     ("a 1_0", TEXT),
     ("a 0x1p3", TEXT),
     ("a 1e999", TEXT),
+    ('a{}"{} 1', TEXT),
+    ('a{x="1"}"rest} 1', OPENMETRICS),
     ("a 1\r", TEXT),
     ("a 1 " + "9" * 5000, TEXT),
     ("a 1 " + "9" * 19, TEXT),
@@ -219,6 +221,11 @@ def test_two_lines_of_a_series_before_a_break_are_told_once_when_it_is_mended() 
     with pytest.raises(PageError):
         take(one, 'a{x="1"} 1\na{x="2"} 2\nb')
     assert take(one, 'a{x="1"} 1\na{x="2"} 2\n').entries == [entry(1)]
+
+
+@pytest.mark.parametrize("line", ["# HELP a-b c", "# HELP a", "#HELP 1", "# TYPE a  gauge", "\t#"])
+def test_a_comment_that_prometheus_or_the_format_lets_pass_costs_nothing(line: str) -> None:
+    assert take(pages(), f"{line}\na 1\n").counts == Counts(1, 1, 1)
 
 
 def test_an_openmetrics_page_must_end() -> None:

@@ -1,6 +1,8 @@
-"""One line of a page: what it is, exactly as the lexers of Prometheus 2.42 see it.
+"""One line of a page: what it is, as the lexers of Prometheus 2.42 see it.
 
-Text 0.0.4 is generous with blanks and commas, OpenMetrics is not; both refuse a page for one bad line.
+Text 0.0.4 is generous with blanks and commas, OpenMetrics is not; both refuse a page for one bad line. Taken
+here and refused there, though the formats' descriptions allow it: blanks before a name and more than one in a
+TYPE, timestamps before 1970, exemplars of whatever series. A line break within quotes is refused here alone.
 """
 
 from __future__ import annotations
@@ -155,8 +157,11 @@ def _usual_sample(line: bytes) -> Sample | None:
     name, brace, inside = series.partition(b"{")
     if not _is_name(name):
         return None
-    if brace and (b"\\" in inside or _label_names(b'"'.join(inside.split(b'"')[::2])) is None):
-        return None
+    if brace:
+        parts = inside.split(b'"')
+        # What stands behind a quote that is not closed would be looked at by nobody.
+        if b"\\" in inside or len(parts) % 2 == 0 or _label_names(b'"'.join(parts[::2])) is None:
+            return None
     return Sample(series, number(written), None, plain=True)
 
 
@@ -198,7 +203,8 @@ def _check_text_comment(line: bytes) -> None:
         if line.endswith((b" ", b"\t")):
             raise BadLine(f"{_shown(line)} names no metric")
         return
-    if not re.fullmatch(_NAME, words[2]):
+    # Of a HELP no more than the beginning must be a name.
+    if not (re.match if words[1] == b"HELP" else re.fullmatch)(_NAME, words[2]):
         raise BadLine(f"{_shown(line)} names no metric")
     _check_meta(words[1], words[3] if len(words) > 3 else b"", _TEXT_TYPES, line)
 

@@ -201,36 +201,6 @@ def test_a_target_that_is_taken_out_ends_after_a_while_and_a_changed_one_goes_on
         asyncio.run(run(one.port))
 
 
-def test_a_target_that_is_gone_and_then_another_agents_is_not_ended() -> None:
-    taken = Taken()
-    # The end of the slow one is told after that of the quick one would have been.
-    quick, slow = (ScrapeSettings(interval=interval, timeout=0.1) for interval in (0.1, 0.5))
-
-    async def run(port: int) -> None:
-        mine, other = target(port, quick), replace(target(port, slow), labels=(("job", "other"),))
-        pool = Pool(taken.accept, SystemClock())
-        pool.become([mine, other], ALL)
-        async with asyncio.timeout(30):
-            while len({block.shard for block in taken.blocks}) < 2:
-                await asyncio.sleep(0.01)
-        pool.become([], ALL)
-        pool.become([], ALL, {mine.key})
-        ended: set[int] = set()
-        async with asyncio.timeout(30):
-            while other.digest & 0xFFFFFFFF not in ended:
-                await asyncio.sleep(0.01)
-                ended = {block.shard for at, block in enumerate(taken.blocks) if taken.told(at)["up"] is None}
-        await pool.stop()
-        assert not any(
-            taken.told(at)["up"] is None
-            for at, block in enumerate(taken.blocks)
-            if block.shard == mine.digest & 0xFFFFFFFF
-        )
-
-    with scripted(lambda path: Answer("a 1\n")) as one:
-        asyncio.run(run(one.port))
-
-
 def test_targets_that_are_equal_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         pool = Pool(Taken().accept, SystemClock())

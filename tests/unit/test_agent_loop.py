@@ -134,6 +134,30 @@ def test_a_receiver_with_other_rules_gets_everything_again_after_failures() -> N
     assert len(taken.told()) == 205
 
 
+def test_a_page_that_is_refused_with_other_series_each_time_takes_no_more_and_more_memory() -> None:
+    told = [Answer('a{pod="0"} 1\nb 1 1700000000000\n')]
+    refused = [
+        Answer("".join(f'a{{pod="{number}-{each}"}} 1\n' for each in range(50))) for number in range(20)
+    ]
+    pages, taken, routes = [*told, *refused, *told], Taken(), list[int]()
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(
+            target(port, ScrapeSettings(interval=1.0, sample_limit=9)), ROUTED, taken.accept, SystemClock()
+        )
+        for number in range(22):
+            await loop.scrape(1_700_000_000_000 + number)
+            routes.append(loop.known_routes)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: pages.pop(0)) as one:
+        asyncio.run(run(one.port))
+    assert max(routes) < 200
+    assert taken.receivers[-1] == {"other"}
+    assert {"a", "b", "up"} <= set(taken.told())
+
+
 def test_a_receiver_with_other_rules_gets_the_end_of_what_new_rules_drop() -> None:
     taken = Taken()
     drop = Relabelling((Rule(action="drop", source_labels=("__name__",), regex="a"),))

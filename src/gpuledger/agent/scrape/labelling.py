@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -19,6 +19,8 @@ _NO_RULES: Final = Relabelling(())
 Fate = bytes | tuple[()] | frozenset[object]
 DROPPED: Final[tuple[()]] = ()
 UNSENT: Final[frozenset[object]] = frozenset()
+# Other deliveries that are known beyond twice those of what is told.
+_SPARE_ROUTES: Final = 64
 # A value has so many bytes: what stands before them is the prefix.
 VALUE_BYTES: Final = 8
 
@@ -84,6 +86,7 @@ class Labelling:
         self._limits = limits or LabelLimits()
         self._delivery = delivery or Delivery()
         self._others = tuple((other, dict[bytes, Fate]()) for other in others)
+        self._room = _SPARE_ROUTES
 
     def fate(self, page: dict[str, str], *, honor: bool) -> Fate:
         """What becomes of a series with these labels on the page, which this may change. Raises BadSeries."""
@@ -110,13 +113,26 @@ class Labelling:
             for prefix, fate in old.items():
                 route.setdefault(prefix, fate)
 
-    def forget(self, told: Sequence[bytes]) -> None:
-        """Keep the other deliveries of these entries alone, when there are many more."""
+    @property
+    def routes(self) -> int:
+        """Of how many series the other deliveries are known."""
+        return sum(len(route) for _, route in self._others)
+
+    @property
+    def crowded(self) -> bool:
+        """The other deliveries of many more series are known than were told when `told` was called last."""
+        return any(len(route) > self._room for _, route in self._others)
+
+    def told(self, series: int) -> None:
+        """So many were told, and what is known may be about twice as many."""
+        self._room = 2 * series + _SPARE_ROUTES
+
+    def forget(self, told: Iterable[bytes]) -> None:
+        """Keep the other deliveries of series with these prefixes alone."""
+        kept = set(told)
         for _, route in self._others:
-            if len(route) > 2 * len(told) + 64:
-                kept = {entry[:-VALUE_BYTES] for entry in told}
-                for prefix in [prefix for prefix in route if prefix not in kept]:
-                    del route[prefix]
+            for prefix in [prefix for prefix in route if prefix not in kept]:
+                del route[prefix]
 
     def _prefix(self, labels: Mapping[str, str]) -> Fate:
         prefix = self._delivery.prefix(labels)

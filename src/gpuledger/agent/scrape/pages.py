@@ -8,12 +8,13 @@ no room for that between two scrapes it is packed: half a million series then ta
 from __future__ import annotations
 
 import marshal
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from cramjam import snappy
 
-from gpuledger.agent.scrape.labelling import Labelling
+from gpuledger.agent.scrape.labelling import VALUE_BYTES, Labelling
 from gpuledger.agent.scrape.lines import END, BadLine, Format
 from gpuledger.agent.scrape.memory import PageMemory, unpacked_bytes
 from gpuledger.agent.scrape.reader import Clash, Counts, Known, Reader, Samples
@@ -86,6 +87,14 @@ class Pages:
         known.live = False
         self._pack(known)
         return [prefix + STALE for prefix in known.tracked()]
+
+    def prefixes(self) -> Iterator[bytes]:
+        """Of all series that are known of the last page that was taken."""
+        known = self._last()
+        yield from (
+            entry[:-VALUE_BYTES] for entry in known.lines.values() if entry and isinstance(entry, bytes)
+        )
+        yield from (prefix for prefix, _ in known.odd.values() if isinstance(prefix, bytes))
 
     def rest(self) -> None:
         """Give back what is held of the shared memory: no page comes for the time being."""

@@ -373,3 +373,11 @@ def test_the_network_policy_lets_scrapers_in_and_only_questions_out() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (shut,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
     assert shut["spec"]["ingress"] == []
+
+
+def test_on_openshift_names_are_asked_for_where_its_dns_listens() -> None:
+    values = {"networkPolicy": {"enabled": True}, "openshift": {"enabled": True}}
+    (policy,) = of_kind("NetworkPolicy", values)
+    (way_out,) = policy["spec"]["egress"]
+    asked = {(port["port"], port["protocol"]) for port in way_out["ports"]}
+    assert {(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")} <= asked

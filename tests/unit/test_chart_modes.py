@@ -288,11 +288,19 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     } == {"metrics"}
 
 
-@pytest.mark.parametrize("variant", ["", "smi"])
-def test_the_agent_is_the_agent_in_every_image(variant: str) -> None:
-    (one,) = of_kind("StatefulSet", {**AGENT, "image": {"variant": variant}})
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, ["gpuledger"]),
+        ({"image": {"variant": "smi"}}, ["gpuledger"]),
+        ({"command": ["python3", "-m", "gpuledger"]}, ["python3", "-m", "gpuledger"]),
+    ],
+    ids=["default", "smi", "command"],
+)
+def test_the_agent_is_the_agent_in_every_image(values: Any, command: list[str]) -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, **values})
     (container,) = one["spec"]["template"]["spec"]["containers"]
-    assert (container["command"], container["args"][0]) == (["gpuledger"], "agent")
+    assert (container["command"], container["args"][0]) == (command, "agent")
 
 
 def test_on_openshift_the_agents_user_is_one_of_the_namespaces_own() -> None:

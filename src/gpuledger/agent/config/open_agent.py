@@ -211,9 +211,12 @@ class _Endpoint:
         written, port = self._keys["address"].text(), self._keys["port"]
         if not written:
             raise ValueError("has no address, which StaticEndpoints needs")
-        if port.absent or written != address_of(written, "http").rpartition(":")[0]:
-            return address_of(written, self._scheme)
-        return f"{written}:{port.parsed(integer(1, 65535), 0)}"
+        address = address_of(written, self._scheme)
+        if address != written and not port.absent:
+            return f"{written}:{port.parsed(integer(1, 65535), 0)}"
+        if port.text().isdigit() and not written.endswith(f":{port.text()}"):
+            raise ValueError(f"has port {port.text()} and address {written}; one of the two ports is wanted")
+        return address
 
 
 def _path(value: object) -> str:

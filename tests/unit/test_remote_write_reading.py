@@ -14,7 +14,6 @@ from gpuledger.outputs.remote_write.settings import (
     ClientTls,
     DiskQueue,
     Login,
-    Metadata,
     QueueConfig,
     ReceiverSettings,
     Secret,
@@ -90,7 +89,6 @@ write_relabel_configs: [{action: drop}]
         ),
         queue_config=QueueConfig(5, 2, 3, 4, 60.0, 0.01, 1.0, False),
         queue=DiskQueue(512 << 20, 3600.0, 1 << 20, 0.0),
-        metadata=Metadata(False, 120.0, 7),
     )
     assert found.write_relabel is not None
     assert found.write_relabel.place == f"{tmp_path}/agent.yaml: remote_write[0].write_relabel_configs"
@@ -126,6 +124,7 @@ def test_credentials_in_the_url_are_basic_auth_and_no_part_of_the_url(tmp_path: 
             r"unknown key 'remote_write\[0\].queue_config.max_shard'; did you mean",
         ),
         ("queue: {max_bytes: 5}", r"queue.max_bytes: at least 1MiB is wanted, not '5'"),
+        ("metadata_config: {send: maybe}", r"metadata_config.send: true or false is wanted"),
         ("queue: {max_bytes: many}", r"queue.max_bytes: a size such as 512MB or 2GiB is wanted"),
         ("queue_config: {min_shards: 3, max_shards: 2}", r"queue_config.max_shards: is below min_shards"),
         (

@@ -17,7 +17,6 @@ from gpuledger.outputs.remote_write.settings import (
     ClientTls,
     DiskQueue,
     Login,
-    Metadata,
     QueueConfig,
     ReceiverSettings,
     Secret,
@@ -88,6 +87,7 @@ def _receiver(node: Node, folder: Path) -> ReceiverSettings:
             raise keys[key].wrong(f"cannot be true: {why}")
     keys["protobuf_message"].parsed(choice("prometheus.WriteRequest"), "")
     keys["enable_http2"].parsed(boolean, True)
+    _check_metadata(keys["metadata_config"])
     url, login = _url(keys["url"])
     age = keys["queue_config"].section(_QUEUE_KEYS)["sample_age_limit"].parsed(duration(), 0.0)
     return ReceiverSettings(
@@ -99,7 +99,6 @@ def _receiver(node: Node, folder: Path) -> ReceiverSettings:
         tls=_tls(keys["tls_config"], folder),
         queue_config=_queue_config(keys["queue_config"]),
         queue=_queue(keys["queue"], age),
-        metadata=_metadata(keys["metadata_config"]),
         write_relabel=None if keys["write_relabel_configs"].absent else keys["write_relabel_configs"],
     )
 
@@ -257,10 +256,9 @@ def _queue_size(value: object) -> int:
     return found
 
 
-def _metadata(node: Node) -> Metadata:
-    keys, usual = node.section(("send", "send_interval", "max_samples_per_send")), Metadata()
-    return Metadata(
-        keys["send"].parsed(boolean, usual.send),
-        keys["send_interval"].parsed(duration(lowest=1.0), usual.send_interval),
-        keys["max_samples_per_send"].parsed(integer(1, 1_000_000), usual.max_samples_per_send),
-    )
+def _check_metadata(node: Node) -> None:
+    """Read and let be: HELP and TYPE are not sent, which no receiver needs."""
+    keys = node.section(("send", "send_interval", "max_samples_per_send"))
+    keys["send"].parsed(boolean, True)
+    keys["send_interval"].parsed(duration(lowest=1.0), 60.0)
+    keys["max_samples_per_send"].parsed(integer(1, 1_000_000), 1)

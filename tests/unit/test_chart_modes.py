@@ -288,6 +288,27 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     } == {"metrics"}
 
 
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, ["gpuledger"]),
+        ({"image": {"variant": "smi"}}, ["gpuledger"]),
+        ({"command": ["python3", "-m", "gpuledger"]}, ["python3", "-m", "gpuledger"]),
+    ],
+    ids=["default", "smi", "command"],
+)
+def test_the_agent_is_the_agent_in_every_image(values: Any, command: list[str]) -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, **values})
+    (container,) = one["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["args"][0]) == (command, "agent")
+
+
+def test_on_openshift_the_agents_user_is_one_of_the_namespaces_own() -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, "openshift": {"enabled": True}})
+    context = one["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_the_queues_volume_is_of_the_wanted_class() -> None:
     values = {"agent": {**AGENT["agent"], "persistence": {"storageClass": "fast", "size": "5Gi"}}}
     (one,) = of_kind("StatefulSet", values)
@@ -360,3 +381,11 @@ def test_the_network_policy_lets_scrapers_in_and_only_questions_out() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (shut,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
     assert shut["spec"]["ingress"] == []
+
+
+def test_on_openshift_names_are_asked_for_where_its_dns_listens() -> None:
+    values = {"networkPolicy": {"enabled": True}, "openshift": {"enabled": True}}
+    (policy,) = of_kind("NetworkPolicy", values)
+    (way_out,) = policy["spec"]["egress"]
+    asked = {(port["port"], port["protocol"]) for port in way_out["ports"]}
+    assert {(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")} <= asked

@@ -188,6 +188,27 @@ def words(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     return parse
 
 
+def size(value: object) -> int:
+    """Bytes from a number with or without a unit: `500MB`, `1GiB`."""
+    written = str(value).strip().lower().removesuffix("b")
+    units = {
+        "k": 10**3,
+        "m": 10**6,
+        "g": 10**9,
+        "t": 10**12,
+        "ki": 2**10,
+        "mi": 2**20,
+        "gi": 2**30,
+        "ti": 2**40,
+    }
+    digits = written.rstrip("kmgti ")
+    unit = written[len(digits) :].strip()
+    try:
+        return int(float(digits) * units.get(unit, 1 if not unit else -1))
+    except (ValueError, OverflowError):
+        raise ValueError("a size such as 500MB or 1GiB is wanted") from None
+
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

@@ -23,6 +23,9 @@ def fault_of(message: h11.Request, limits: Limits) -> Response | None:
     """
     if message.http_version not in _SPOKEN:
         return plain("HTTP/1.1 is spoken here", 505)
+    if message.method == b"CONNECT":
+        # Whoever does not wait for the answer goes on in another protocol: no request may be read into that.
+        return plain("no tunnel begins here", 405, (("Allow", "GET, HEAD"),))
     if len(message.headers) > limits.headers:
         return plain(f"more than {limits.headers} headers", 431)
     names = [name for name, _ in message.headers]

@@ -7,6 +7,7 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -64,7 +65,9 @@ class Client:
             self.close()
             raise ScrapeFailed(f"the target did not answer within {self._request.timeout:g} s") from None
         if answer.status != 200:
-            raise ScrapeFailed(f"the target answers with HTTP status {answer.status} {answer.reason}".strip())
+            raise ScrapeFailed(
+                f"the target answers with HTTP status {answer.status} {_phrase(answer.status)}".strip()
+            )
         return answer
 
     def close(self) -> None:
@@ -152,6 +155,14 @@ class Client:
             f"X-Prometheus-Scrape-Timeout-Seconds: {self._request.timeout:g}\r\n"
         )
         return (head + "".join(f"{name}: {value}\r\n" for name, value in login) + "\r\n").encode("latin-1")
+
+
+def _phrase(status: int) -> str:
+    """What the status means. The target's own words may quote the login that it was shown."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def _origin(where: SplitResult) -> tuple[str, str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
@@ -142,13 +143,19 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        # The error's own text quotes the line, which may hold a secret.
-        mark = error.problem_mark
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(f"{file} is not YAML: {error.problem or error.context}{where}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{file} is not YAML: {trouble_of(error)}") from None
     except RecursionError:
         raise UsageError(f"{file} is nested too deeply for a {what}") from None
     return Node(node, file)
+
+
+def trouble_of(error: yaml.YAMLError) -> str:
+    """What the matter is with a text, and where, without a word of it: the error's own text quotes the line,
+    and what was taken for an alias or a tag, which may be a password.
+    """
+    mark = getattr(error, "problem_mark", None)
+    where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    said = getattr(error, "problem", None) or getattr(error, "context", None) or "it has unusual characters"
+    # Single signs and the names of tokens, as '<scalar>', are no secrets.
+    return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "'...'", said) + where

@@ -30,12 +30,12 @@ PLAIN: Final = Text()
 
 def labels(about: str) -> Node:
     """Labels by name."""
-    return Named(LABEL_VALUE, about)
+    return Named(LABEL_VALUE, about, LABEL_NAME)
 
 
 def notes(about: str) -> Node:
     """Annotations by name."""
-    return Named(PLAIN, about)
+    return Named(PLAIN, about, LABEL_NAME)
 
 
 def image(about: str) -> Node:

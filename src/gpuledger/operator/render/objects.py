@@ -73,7 +73,7 @@ def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
     yield from ambiguous(agent.pods.env, f"{path}.{'envs' if naming.whatap else 'env'}")
     wrong = naming.facts.check_agent(config)
     if wrong:
-        yield _placed(wrong, path)
+        yield _placed(wrong, monitor)
     if agent.engine != "prometheus":
         return
     for at, target in enumerate(agent.targets or ()):
@@ -85,10 +85,17 @@ def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
             )
 
 
-def _placed(wrong: str, path: str) -> Problem:
+def _placed(wrong: str, monitor: GpuMonitor) -> Problem:
     """A line of the agent's reader, `features.openAgent.KEY: what is wrong`, at the resource's own path."""
+    path = monitor.agent_path
+    own = monitor.agent.remote_write
+    paths = {
+        "features.openAgent": path,
+        "global.external_labels": f"{path}.externalLabels",
+        "remote_write": f"{path}.remoteWrite" if own else "operator.defaultRemoteWrite",
+    }
     place, _, message = wrong.partition(": ")
-    for before, behind in (("features.openAgent", path), ("remote_write", f"{path}.remoteWrite")):
+    for before, behind in paths.items():
         if place.startswith(before):
             return Problem(behind + place.removeprefix(before), message)
     return Problem(path, wrong)

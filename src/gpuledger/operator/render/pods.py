@@ -34,7 +34,7 @@ def probes(healthy: str = "/-/healthy", ready: str = "/-/ready") -> Manifest:
     """Whether it lives, and whether it answers."""
 
     def ask(path: str, timing: Mapping[str, int]) -> Manifest:
-        return {"httpGet": {"path": path, "port": "metrics"}, **timing}
+        return {"httpGet": {"path": path, "port": "metrics", "scheme": "HTTP"}, **timing}
 
     return {
         "startupProbe": ask(healthy, _STARTUP),

@@ -135,6 +135,30 @@ def test_a_receiver_with_other_rules_gets_everything_again_after_failures() -> N
     assert len(taken.told()) == 205
 
 
+def test_a_page_that_is_refused_with_other_series_each_time_takes_no_more_and_more_memory() -> None:
+    told = [Answer('a{pod="0"} 1\nb 1 1700000000000\n')]
+    refused = [
+        Answer("".join(f'a{{pod="{number}-{each}"}} 1\n' for each in range(50))) for number in range(20)
+    ]
+    pages, taken, routes = [*told, *refused, *told], Taken(), list[int]()
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(
+            target(port, ScrapeSettings(interval=1.0, sample_limit=9)), ROUTED, taken.accept, SystemClock()
+        )
+        for number in range(22):
+            await loop.scrape(1_700_000_000_000 + number)
+            routes.append(loop.known_routes)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: pages.pop(0)) as one:
+        asyncio.run(run(one.port))
+    assert max(routes) < 200
+    assert taken.receivers[-1] == {"other"}
+    assert {"a", "b", "up"} <= set(taken.told())
+
+
 def test_a_receiver_with_other_rules_gets_the_end_of_what_new_rules_drop() -> None:
     taken = Taken()
     drop = Relabelling((Rule(action="drop", source_labels=("__name__",), regex="a"),))
@@ -200,6 +224,62 @@ def test_a_target_that_is_taken_out_ends_after_a_while_and_a_changed_one_goes_on
 
     with scripted(lambda path: Answer("a 1\nb 2\n")) as one:
         asyncio.run(run(one.port))
+
+
+def test_targets_that_are_equal_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        pool = Pool(Taken().accept, SystemClock())
+        for _ in range(3):
+            pool.become([target(1), target(1)], ALL)
+        assert len(pool.loops) == 1
+        await pool.stop()
+
+    asyncio.run(run())
+    assert [record.message for record in caplog.records] == [
+        "http://127.0.0.1:1/metrics of t is there twice with equal labels"
+    ]
+
+
+def test_a_clock_in_1970_tells_its_own_time() -> None:
+    taken = Taken()
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(target(port), ALL, taken.accept, SystemClock())
+        await loop.scrape(1_000)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+    (block,) = taken.blocks
+    assert taken.told()["a"] == 1.0
+    assert {moment for _, ((_, moment),) in series_of(block.payload)} == {1_000}
+    assert (block.oldest, block.newest) == (1_000, 1_000)
+
+
+def test_a_scrape_that_cannot_be_handed_over_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    taken = Taken()
+    tried = 0
+
+    def accept(block: Block, receivers: Collection[str] | None) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise MemoryError
+        taken.accept(block, receivers)
+
+    async def run(port: int) -> None:
+        pool = Pool(accept, SystemClock())
+        pool.become([target(port, ScrapeSettings(interval=0.1, timeout=0.1))], ALL)
+        async with asyncio.timeout(30):
+            while not taken.blocks:
+                await asyncio.sleep(0.01)
+        await pool.stop()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+    assert "could not be handed over" in caplog.text
 
 
 def test_beats_are_spread_and_evenly_apart() -> None:

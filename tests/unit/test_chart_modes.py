@@ -270,8 +270,9 @@ def test_helms_test_asks_the_service_or_looks_once() -> None:
 
 def test_agent_and_operator_make_nothing_unless_asked_for() -> None:
     made = files()
-    for name in ("agent/statefulset.yaml", "agent/rbac.yaml", "operator/deployment.yaml"):
-        assert made[name].strip() == ""
+    of_theirs = [text for name, text in made.items() if name.startswith(("agent/", "operator/"))]
+    assert len(of_theirs) == 7
+    assert [text.strip() for text in of_theirs] == [""] * 7
 
 
 AGENT = {
@@ -294,6 +295,27 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     assert {
         container[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")
     } == {"metrics"}
+
+
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, ["gpuledger"]),
+        ({"image": {"variant": "smi"}}, ["gpuledger"]),
+        ({"command": ["python3", "-m", "gpuledger"]}, ["python3", "-m", "gpuledger"]),
+    ],
+    ids=["default", "smi", "command"],
+)
+def test_the_agent_is_the_agent_in_every_image(values: Any, command: list[str]) -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, **values})
+    (container,) = one["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["args"][0]) == (command, "agent")
+
+
+def test_on_openshift_the_agents_user_is_one_of_the_namespaces_own() -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, "openshift": {"enabled": True}})
+    context = one["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def test_the_queues_volume_is_of_the_wanted_class() -> None:
@@ -368,3 +390,11 @@ def test_the_network_policy_lets_scrapers_in_and_only_questions_out() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (shut,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
     assert shut["spec"]["ingress"] == []
+
+
+def test_on_openshift_names_are_asked_for_where_its_dns_listens() -> None:
+    values = {"networkPolicy": {"enabled": True}, "openshift": {"enabled": True}}
+    (policy,) = of_kind("NetworkPolicy", values)
+    (way_out,) = policy["spec"]["egress"]
+    asked = {(port["port"], port["protocol"]) for port in way_out["ports"]}
+    assert {(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")} <= asked

@@ -176,6 +176,7 @@ def test_names_are_unique_and_namespaces_the_releases(values: Any) -> None:
         "PriorityClass",
         "Namespace",
         "SecurityContextConstraints",
+        "CustomResourceDefinition",
     )
     for kind, namespace, name in names:
         assert (namespace is None) == (kind in cluster), (kind, name)
@@ -232,12 +233,18 @@ def test_only_the_init_container_may_turn_accounting_on() -> None:
 
 @each
 def test_every_mount_has_its_volume_and_every_volume_its_mount(values: Any) -> None:
-    for spec in pod_specs(render(values)):
-        volumes = [volume["name"] for volume in spec.get("volumes", [])]
-        assert len(volumes) == len(set(volumes))
-        mounted = {mount["name"] for one in containers(spec) for mount in one.get("volumeMounts", [])}
-        if "ask" not in {one["name"] for one in spec["containers"]}:
-            assert mounted == set(volumes)
+    for one in render(values):
+        for spec in pod_specs([one]):
+            claims = [claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])]
+            check_mounts(spec, claims)
+
+
+def check_mounts(spec: Manifest, claims: list[str]) -> None:
+    volumes = [*claims, *(volume["name"] for volume in spec.get("volumes", []))]
+    assert len(volumes) == len(set(volumes))
+    mounted = {mount["name"] for one in containers(spec) for mount in one.get("volumeMounts", [])}
+    if "ask" not in {one["name"] for one in spec["containers"]}:
+        assert mounted == set(volumes)
 
 
 def test_only_what_the_exporter_writes_is_mounted_to_be_written() -> None:

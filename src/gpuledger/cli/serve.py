@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
@@ -23,6 +24,7 @@ from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
 from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer
+from gpuledger.outputs.limits import Limits
 
 log = logging.getLogger("gpuledger.serve")
 
@@ -66,7 +68,8 @@ async def _serve(
 ) -> int:
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
-    server = HttpServer(made.listeners, speaker=made.web.speaker if made.web else Connection)
+    limits = within_descriptors(build(Limits, values))
+    server = HttpServer(made.listeners, limits, speaker=made.web.speaker if made.web else Connection)
     made.parts.control.watch(Reloader(read, values, NODE.values(), files, made.parts, made.listeners))
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.parts.control.nudge)
     try:

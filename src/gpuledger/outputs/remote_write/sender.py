@@ -114,15 +114,22 @@ class Sender:
         self._tasks = []
 
     async def resize(self, shards: int) -> None:
-        """Go on with another number of shards; requests under way are waited for."""
+        """Go on with another number of shards; requests under way are waited for.
+
+        Cancelled, it goes on with those of before.
+        """
         self._resizing = True
         for lane in self._lanes:
             lane.changed.set()
-        await asyncio.wait(self._tasks, timeout=self._settings.remote_timeout)
-        await self.stop()
-        taken = self.taken
-        self._resizing = False
-        self.start(shards, taken)
+        try:
+            await asyncio.wait(self._tasks, timeout=self._settings.remote_timeout)
+        except asyncio.CancelledError:
+            shards = self.shards
+            raise
+        finally:
+            await self.stop()
+            self._resizing = False
+            self.start(shards, self.taken)
 
     async def _run(self, lane: Lane) -> None:
         line = self._client.line()

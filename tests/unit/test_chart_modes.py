@@ -326,6 +326,14 @@ def test_the_queues_volume_is_of_the_wanted_class() -> None:
     assert claim["spec"]["resources"]["requests"] == {"storage": "5Gi"}
 
 
+def test_passwords_of_receivers_can_be_mounted_into_the_agent() -> None:
+    (agent,) = of_kind("StatefulSet", MATRIX["agent"])
+    pod = agent["spec"]["template"]["spec"]
+    assert {"name": "receiver", "secret": {"secretName": "receiver"}} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert {"name": "receiver", "mountPath": "/etc/receiver", "readOnly": True} in container["volumeMounts"]
+
+
 def test_without_persistence_the_queue_ends_with_the_pod() -> None:
     values = {"agent": {**AGENT["agent"], "persistence": {"enabled": False}}}
     (one,) = of_kind("StatefulSet", values)

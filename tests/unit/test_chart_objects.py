@@ -162,7 +162,8 @@ def not_texts(one: Any, at: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("values", [NUMBERS, MATRIX["OpenShift"], MATRIX["both"], MATRIX["everything else"]])
 def test_names_that_look_like_numbers_are_texts(values: Any) -> None:
-    assert [*not_texts(render(values, name="123", namespace="456"))] == []
+    named = {"fullnameOverride": "gpus", **values}
+    assert [*not_texts(render(named, name="123", namespace="456"))] == []
 
 
 @each

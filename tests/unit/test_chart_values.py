@@ -185,6 +185,12 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(values: dict[str, 
     assert said in problems(values)
 
 
+def test_a_release_that_no_service_can_be_called_after_is_refused_with_the_remedy() -> None:
+    with pytest.raises(helm_python.HelmError, match="fullnameOverride: the name of a Service begins with"):
+        files(name="456")
+    assert files({"fullnameOverride": "gpus"}, name="456")
+
+
 def described(schema: dict[str, Any], at: str = "") -> Iterator[str]:
     """Paths of the properties that do not say what they mean."""
     for name, one in schema.get("properties", {}).items():

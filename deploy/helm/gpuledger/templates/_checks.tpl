@@ -31,6 +31,9 @@
 {{- if and $v.priorityClass.create $v.priorityClassName -}}
 {{- fail "priorityClass.create, priorityClassName: set one" -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]" (include "gpuledger.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: the name of a Service begins with a letter, and that of this release, %s, does not; set one that does" (include "gpuledger.fullname" .)) -}}
+{{- end -}}
 {{- include "gpuledger.checkPorts" . -}}
 {{- include "gpuledger.checkLabels" . -}}
 {{- include "gpuledger.checkConfig" . -}}

@@ -48,6 +48,12 @@ def test_where_an_endpoint_is(endpoint: dict[str, Any], url: str, tmp_path: Path
     assert one(tmp_path, endpoint).url == url
 
 
+def test_no_target_fills_the_memory_unless_it_is_let(tmp_path: Path) -> None:
+    limits = [{}, {"bodySizeLimit": "1MB"}, {"bodySizeLimit": "0"}]
+    found = [one(tmp_path, {"address": "a:1", **limit}).settings.body_limit for limit in limits]
+    assert found == [256 << 20, 1 << 20, 0]
+
+
 def test_a_target_gets_job_and_instance_and_no_hidden_labels(tmp_path: Path) -> None:
     assert dict(one(tmp_path, {"address": "a:1"}).labels) == {"job": "t", "instance": "a:1"}
 

@@ -103,10 +103,10 @@ class _Complaints:
 def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
-    if parts.store is not None:
-        log.info("books in %s", parts.store.file)
-    else:
+    if parts.store is None:
         log.info("books in memory alone: they end with this program")
+    elif parts.store.on_disk:
+        log.info("books in %s", parts.store.file)
     for address in server.addresses:
         log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
 

@@ -146,7 +146,8 @@ OPEN_AGENT: Final[dict[str, Node]] = {
     "globalPath": Text("The same for paths; /metrics.", r"^[^?#\s]+$", wanted="a path such as /metrics"),
     "extraScrapeMetrics": Switch("Tell scrape_timeout_seconds and the like as well; engine builtin."),
     "autoTargets": Switch(
-        "Scrape the exporters of this resource, which is so without a word unless a target has them."
+        "true: scrape all usual exporters of the cluster as well; false: targets alone. Left out: the exporters "
+        "of this resource, unless a target has them."
     ),
     "externalLabels": EXTERNAL_LABELS,
     "remoteWrite": REMOTE_WRITE,

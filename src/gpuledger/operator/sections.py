@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from gpuledger.operator.spec import Agent, Exporter, ExtraPort, GpuAccess, Persistence, Plain, Pods, Service
+from gpuledger.operator.spec import (
+    Agent,
+    Exporter,
+    ExtraPort,
+    GpuAccess,
+    GpuOperator,
+    Persistence,
+    Plain,
+    Pods,
+    Service,
+)
 
 T = TypeVar("T")
 
@@ -65,6 +75,18 @@ def _gpu_access(said: Plain) -> GpuAccess:
     )
 
 
+def _gpu_operator(said: Plain) -> GpuOperator:
+    return made(
+        GpuOperator,
+        said,
+        {
+            "enabled": ("enabled", same),
+            "deployLabel": ("deploy_label", same),
+            "validationsDir": ("validations_dir", same),
+        },
+    )
+
+
 def _extra_ports(said: Iterable[Plain]) -> tuple[ExtraPort, ...]:
     return tuple(ExtraPort(one["name"], one["port"], texts(one["dialects"])) for one in said)
 
@@ -76,6 +98,7 @@ _EXPORTER: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "gpuCount": ("gpu_count", same),
     "gpuAccess": ("gpu_access", _gpu_access),
     "runtimeClassName": ("runtime_class", same),
+    "followGpuOperator": ("gpu_operator", _gpu_operator),
     "accounting": ("accounting", same),
     "dialects": ("dialects", texts),
     "port": ("port", same),

@@ -26,6 +26,15 @@ class GpuAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuOperator:
+    """NVIDIA's, beside which exporters run: its label on nodes, and where on them it says what is ready."""
+
+    enabled: bool = False
+    deploy_label: str = "nvidia.com/gpu.deploy.dcgm-exporter"
+    validations_dir: str = "/run/nvidia/validations"
+
+
+@dataclass(frozen=True, slots=True)
 class ExtraPort:
     """A further port with dialects of its own."""
 
@@ -81,6 +90,7 @@ class Exporter:
     gpu_count: int = 0
     gpu_access: GpuAccess = GpuAccess()
     runtime_class: str = ""
+    gpu_operator: GpuOperator = GpuOperator()
     accounting: bool = False
     dialects: tuple[str, ...] = ("native",)
     port: int = 9400

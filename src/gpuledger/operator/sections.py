@@ -15,6 +15,7 @@ from gpuledger.operator.spec import (
     Plain,
     Pods,
     Service,
+    WebConfig,
 )
 
 T = TypeVar("T")
@@ -87,6 +88,20 @@ def _gpu_operator(said: Plain) -> GpuOperator:
     )
 
 
+def _web_config(said: Plain) -> WebConfig:
+    return made(
+        WebConfig,
+        said,
+        {
+            "secret": ("secret", same),
+            "scheme": ("scheme", same),
+            "key": ("key", same),
+            "tlsSecret": ("tls_secret", same),
+            "probe": ("probe", same),
+        },
+    )
+
+
 def _extra_ports(said: Iterable[Plain]) -> tuple[ExtraPort, ...]:
     return tuple(ExtraPort(one["name"], one["port"], texts(one["dialects"])) for one in said)
 
@@ -105,6 +120,7 @@ _EXPORTER: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "metricsPath": ("metrics_path", same),
     "extraPorts": ("extra_ports", _extra_ports),
     "webPage": ("web_page", same),
+    "webConfig": ("web_config", _web_config),
     "collectors": ("collectors", same),
     "podNames": ("pod_names", same),
     "podLabelAllowlist": ("pod_label_allowlist", texts),

@@ -35,6 +35,17 @@ class GpuOperator:
 
 
 @dataclass(frozen=True, slots=True)
+class WebConfig:
+    """A Secret with a web config file, and one with certificates beside it; `scheme` is what it says."""
+
+    secret: str
+    scheme: str
+    key: str = "web-config.yml"
+    tls_secret: str = ""
+    probe: str = "http"
+
+
+@dataclass(frozen=True, slots=True)
 class ExtraPort:
     """A further port with dialects of its own."""
 
@@ -97,6 +108,7 @@ class Exporter:
     metrics_path: str = "/metrics"
     extra_ports: tuple[ExtraPort, ...] = ()
     web_page: str = "landing"
+    web_config: WebConfig | None = None
     collectors: str = ""
     pod_names: str = "auto"
     pod_label_allowlist: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from gpuledger.operator.render.pods import (
     variable,
 )
 from gpuledger.operator.render.program import program_config, restarting, written
-from gpuledger.operator.render.volumes import CONFIG, CSV_KEY, CSV_NAME, exporter_mounts
+from gpuledger.operator.render.volumes import CONFIG, CSV_KEY, CSV_NAME, WEB_CONFIG, exporter_mounts
 from gpuledger.operator.spec import Exporter
 
 GPU_NODES: Final[Manifest] = {
@@ -105,7 +105,7 @@ def daemon_set(naming: Naming) -> Manifest:
         "env": environment([*_own_env(naming), *gpu_env(exporter)], exporter.pods.env),
         "ports": _ports(exporter),
         # dcgm-exporter, which a WhatapAgent may name as image, knows no other path.
-        **(probes("/health", "/health") if naming.whatap else probes()),
+        **(probes("/health", "/health") if naming.whatap else probes(kind=_probing(exporter))),
         "resources": plain(exporter.pods.resources) or _RESOURCES,
         "securityContext": _security(naming),
         "volumeMounts": [mount for mount, _ in mounts],
@@ -147,6 +147,13 @@ def _runtime_class(exporter: Exporter) -> str:
     return exporter.runtime_class or ("nvidia" if follows else "")
 
 
+def _probing(exporter: Exporter) -> str:
+    web = exporter.web_config
+    if web is None:
+        return "http"
+    return "tcp" if web.probe == "tcp" else web.scheme
+
+
 def _ports(exporter: Exporter) -> list[Manifest]:
     ports = [("metrics", exporter.port), *((one.name, one.port) for one in exporter.extra_ports)]
     return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in ports]
@@ -183,6 +190,8 @@ def _args(exporter: Exporter) -> list[str]:
     found += [f"--listen-address=:{one.port}={','.join(one.dialects)}" for one in exporter.extra_ports]
     if exporter.metrics_path != "/metrics":
         found.append(f"--metrics-path={exporter.metrics_path}")
+    if exporter.web_config is not None:
+        found.append(f"--web.config.file={WEB_CONFIG}/{exporter.web_config.key}")
     return [*found, *exporter.pods.args]
 
 

@@ -10,6 +10,7 @@ from gpuledger.operator.render.names import Manifest, Naming
 from gpuledger.operator.spec import Exporter
 
 CONFIG: Final = "/etc/gpuledger/config"
+WEB_CONFIG: Final = "/etc/gpuledger/web"
 CSV_NAME: Final = "dcgm-exporter-csv"
 CSV_KEY: Final = "whatap-gpu.csv"
 
@@ -41,7 +42,22 @@ def _mounts(naming: Naming) -> Mounts:
         found += _log_mounts(exporter)
         if exporter.passwd_file:
             found.append(_host("passwd", "/etc/gpuledger/passwd", exporter.passwd_file, "File"))
-    return [*found, *gpu_mounts(exporter)]
+    return [*found, *_web_mounts(exporter), *gpu_mounts(exporter)]
+
+
+def _web_mounts(exporter: Exporter) -> Mounts:
+    web = exporter.web_config
+    if web is None:
+        return []
+    secrets = {"web-config": (WEB_CONFIG, web.secret), "tls": ("/etc/gpuledger/tls", web.tls_secret)}
+    return [
+        (
+            {"name": name, "mountPath": path, "readOnly": True},
+            {"name": name, "secret": {"secretName": secret}},
+        )
+        for name, (path, secret) in secrets.items()
+        if secret
+    ]
 
 
 def _whatap_mounts(exporter: Exporter) -> Mounts:

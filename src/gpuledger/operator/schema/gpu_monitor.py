@@ -12,6 +12,7 @@ from gpuledger.operator.schema.pods import (
     PLAIN,
     PULL_POLICY,
     PULL_SECRETS,
+    SECRET_KEY,
     TOLERATIONS,
     affinity,
     image,
@@ -110,6 +111,25 @@ EXPORTER: Final = Fields(
         "webPage": Text(
             "The page at /: landing, full (personal data) or off; landing where nothing is said.",
             words=("landing", "full", "off"),
+        ),
+        "webConfig": Fields(
+            {
+                "secret": Text("The Secret that has the file.", NAME, wanted="the name of a Secret"),
+                "key": Text("Its key; web-config.yml where nothing is said.", SECRET_KEY, wanted="a key"),
+                "tlsSecret": Text(
+                    "A kubernetes.io/tls Secret, mounted at /etc/gpuledger/tls.",
+                    NAME,
+                    wanted="the name of a Secret",
+                ),
+                "scheme": Text("Whether the file turns TLS on.", words=("http", "https")),
+                "probe": Text(
+                    "How the kubelet probes: tcp where a client certificate is required, which it lacks.",
+                    words=("http", "tcp"),
+                ),
+            },
+            "TLS and passwords of the page, in exporter-toolkit's format, from a Secret of the pods' "
+            "namespace. These exporters need a target in agent.targets then, with tlsConfig or basicAuth.",
+            required=("secret", "scheme"),
         ),
         "collectors": Text("A collectors file in dcgm-exporter's format, for the dcgm dialect."),
         "podNames": Text("Where names of pods come from.", words=("auto", "api", "logs", "none")),

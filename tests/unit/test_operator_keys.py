@@ -25,6 +25,8 @@ BESIDE: dict[str, Json] = {
     "exporter.gpuAccess.driverDir": HOST,
     "exporter.gpuAccess.library": HOST,
     "exporter.gpuAccess.smi": HOST,
+    "exporter.followGpuOperator.deployLabel": {"exporter": {"followGpuOperator": {"enabled": True}}},
+    "exporter.followGpuOperator.validationsDir": {"exporter": {"followGpuOperator": {"enabled": True}}},
     "agent.prometheusImage": {"agent": {"engine": "prometheus"}},
     "exporter.updateStrategy.maxUnavailable": {"exporter": {"updateStrategy": {"type": "RollingUpdate"}}},
 }

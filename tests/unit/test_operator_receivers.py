@@ -15,6 +15,7 @@ from unit.operator_support import (
     gpu_monitor,
     monitor_of,
     only,
+    rendered,
     whatap,
 )
 
@@ -223,6 +224,24 @@ def test_what_cannot_be_is_said_with_its_place(agent: Json, problem: str) -> Non
     assert [str(one) for one in render(monitor, facts_of(monitor, check_agent=agent_says)).problems] == [
         problem
     ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem"),
+    [
+        ({}, True),
+        ({"targets": [target()]}, True),
+        ({"targets": [target(selector={"matchLabels": {"gpuledger.dev/monitor": "gpus"}})]}, False),
+        ({"autoTargets": False}, False),
+    ],
+    ids=["nothing said", "others", "a target that has them", "none"],
+)
+def test_exporters_that_speak_https_need_a_target_that_says_whom_to_believe(
+    agent: Json, problem: bool
+) -> None:
+    web = {"secret": "web", "scheme": "https"}
+    found = rendered(gpu_monitor({"exporter": {"webConfig": web}, "agent": agent}))
+    assert [one.path for one in found.problems] == (["spec.agent.targets"] if problem else [])
 
 
 def test_a_problem_of_the_operators_own_receiver_is_not_the_resources() -> None:

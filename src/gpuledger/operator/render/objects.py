@@ -15,6 +15,7 @@ from gpuledger.operator.render.names import Manifest, Naming, naming_of
 from gpuledger.operator.render.pods import ambiguous
 from gpuledger.operator.render.program import owned, program_config
 from gpuledger.operator.render.secrets import Secrets
+from gpuledger.operator.render.targets import scrapes_its_own
 from gpuledger.operator.spec import GpuMonitor
 
 
@@ -74,6 +75,13 @@ def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
     wrong = naming.facts.check_agent(config)
     if wrong:
         yield _placed(wrong, monitor)
+    web = monitor.exporter.web_config
+    if web is not None and web.scheme == "https" and scrapes_its_own(naming):
+        yield Problem(
+            f"{path}.targets",
+            f"the exporters speak https ({monitor.exporter_path}.webConfig): name a target that has them, "
+            "with tlsConfig, or autoTargets: false",
+        )
     if agent.engine != "prometheus":
         return
     for at, target in enumerate(agent.targets or ()):

@@ -64,6 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(
     values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
 ) -> int:
+    told = _stop_request()
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     server = HttpServer(made.listeners, speaker=made.web.speaker if made.web else Connection)
@@ -74,7 +75,7 @@ async def _serve(
         await server.start()
         _greet(made.parts, server, made.web.scheme if made.web else "http")
         made.parts.start()
-        await _until_told()
+        await told.wait()
         log.info("stopping")
     finally:
         await server.stop()
@@ -108,9 +109,10 @@ def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
         log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
 
 
-async def _until_told() -> None:
+def _stop_request() -> asyncio.Event:
+    """What SIGTERM and SIGINT set from here on: as the first program of a container nobody else would end us."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    await told.wait()
+    return told

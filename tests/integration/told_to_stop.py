@@ -1,4 +1,4 @@
-"""`gpuledger serve` that is sent SIGTERM when it comes somewhere. Arguments: where, how often, then serve's."""
+"""`gpuledger serve`, sent SIGTERM when it comes somewhere. Arguments: where, at which time, then serve's."""
 
 from __future__ import annotations
 

@@ -206,3 +206,34 @@ def test_a_storm_of_pids_used_again_is_as_many_sessions(rig: FaultRig) -> None:
     mine = [ended for pid, ended in rig.sessions() if 1000 <= int(pid) < 1100]  # type: ignore[call-overload]
     assert len(mine) == 3000 and None not in mine
     assert len(rig.source._names._names) <= 3
+
+
+@pytest.mark.parametrize("where", ["driver", "posting", "storing"])
+def test_memory_that_runs_out_in_a_tick_costs_that_tick(
+    rig: FaultRig, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    for number in range(1, 200, 9):
+
+        def fail(call: int, number: int = number) -> None:
+            if call == number:
+                raise MemoryError
+
+        with monkeypatch.context() as patch:
+            if where == "driver":
+                rig.driver.before, rig.driver.number = fail, 0
+            elif where == "posting":
+                patch.setattr(rig.ledger.energy, "post", no_memory)
+            else:
+                patch.setattr(rig.store, "_write", no_memory)
+            page = rig.page()
+        if where == "driver" and rig.driver.number < number:
+            break
+        rig.driver.before = None
+        assert not page.health.healthy and page.health.status.startswith("out of memory")
+        rig.settle(2)
+        rig.assert_nothing_wrong()
+    assert_all_booked(rig)
+    assert rig.sessions() == [(10, None), (11, None), (21, None), (22, None)]

@@ -110,7 +110,7 @@ def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
 
 
 def _stop_request() -> asyncio.Event:
-    """What SIGTERM and SIGINT set from here on: as the first program of a container nobody else would end us."""
+    """What SIGTERM and SIGINT set from here on. A container's first program hears neither without it."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, TypeVar
 
+from gpuledger.host.documents import NotYaml, check, text_of
 from gpuledger.model.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -137,11 +138,12 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
 
     try:
         # BaseLoader: no text is taken for a number, a date or a boolean.
-        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        node = yaml.compose(text_of(file), Loader=yaml.BaseLoader)
+        check(node)
     except OSError as error:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
+    except NotYaml as error:
+        raise UsageError(f"{file} is not YAML: {error}") from None
     except yaml.MarkedYAMLError as error:
         # The error's own text quotes the line, which may hold a secret.
         mark = error.problem_mark
@@ -151,4 +153,7 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
         raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise UsageError(f"{file} is nested too deeply for a {what}") from None
+    except (ValueError, OverflowError):
+        # PyYAML turns \U0FFFFFFF into a character, or tries to.
+        raise UsageError(f"{file} is not YAML: it has an escape of no character") from None
     return Node(node, file)

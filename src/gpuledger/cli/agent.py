@@ -150,7 +150,8 @@ async def _reload(
         nudged.clear()
         states = watch.states((file,))
         try:
-            await agent.become(read_agent_config(file, environ, vault))
+            with vault.reading():
+                await agent.become(read_agent_config(file, environ, vault))
         except GpuledgerError as error:
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)

@@ -38,7 +38,7 @@ def overview(view: Callable[[], AgentView]) -> Handler:
 def render(view: AgentView, *, refreshing: bool = True) -> str:
     """The whole document. Every text that comes from outside is escaped."""
     refresh = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">\n' if refreshing else ""
-    other = f'<a href="/?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="/">Refresh</a>'
+    other = f'<a href="./?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="./">Refresh</a>'
     return f"""\
 <!DOCTYPE html>
 <html lang="en">
@@ -60,8 +60,8 @@ def render(view: AgentView, *, refreshing: bool = True) -> str:
 {_receivers(view)}
 <h2>Metrics and health</h2>
 <ul>
-<li><a href="/metrics">/metrics</a>: the same as Prometheus metrics</li>
-<li><a href="/-/healthy">/-/healthy</a>, <a href="/-/ready">/-/ready</a>: for probes</li>
+<li><a href="./metrics">/metrics</a>: the same as Prometheus metrics</li>
+<li><a href="./-/healthy">/-/healthy</a>, <a href="./-/ready">/-/ready</a>: for probes</li>
 </ul>
 </main>
 <footer>{other}</footer>
@@ -114,10 +114,17 @@ def _looked_for(view: AgentView) -> str:
         ill += f'<p class="banner" role="note"><strong>Nothing is scraped:</strong> {why}.</p>\n'
     columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS))
     rows = (_selection_row(report) for report in view.reports)
-    shard = f"<p>This is shard {view.shard}.</p>\n" if view.shard else ""
+    shard = f"<p>This is shard {view.shard}.{_former(view)}</p>\n" if view.shard else ""
     reasons = "".join(map(_reasons, view.reports))
     table = _table("Looked for", columns, rows)
     return f"<h2>Looked for in the cluster</h2>\n{shard}{ill}{table}\n{reasons}"
+
+
+def _former(view: AgentView) -> str:
+    if not view.former:
+        return ""
+    names = " and ".join(map(str, view.former))
+    return f" It goes on with its targets of {names} until those who take them over are ready."
 
 
 def _selection_row(report: SelectionReport) -> str:

@@ -24,7 +24,8 @@ class AgentView:
     """One moment of the agent, for its page and its metrics. `now` is unix seconds; `error` is why the
     configuration, as it stands now, could not be taken, and `configured` when the one in force was.
     `reports` and `watches` tell of what is looked for in a cluster; `shard` is None where the agent is
-    alone, or cannot know its share yet, which `waiting` says.
+    alone, or cannot know its share yet, which `waiting` says. `former` are shares that it goes on with until
+    others have taken them over. `unready` says what was not tried yet.
     """
 
     now: float
@@ -38,6 +39,8 @@ class AgentView:
     watches: tuple[MapHealth, ...] = ()
     shard: Shard | None = None
     waiting: str = ""
+    former: tuple[Shard, ...] = ()
+    unready: str = ""
 
 
 class Agent:
@@ -79,8 +82,12 @@ class Agent:
         self.error = ""
 
     async def stop(self, drain_seconds: float) -> None:
-        """Scrape no more, and deliver what is queued for so long at most; the rest waits on disk."""
+        """Scrape no more, and deliver what is queued for so long at most; the rest waits on disk.
+
+        One of several agents scrapes on until others can have heard of it.
+        """
         if self._discovery is not None:
+            await self._discovery.leave()
             self._discovery.stop()
         await self._pool.stop()
         await self._receivers.stop(drain_seconds)
@@ -91,15 +98,13 @@ class Agent:
         if found is None:
             self._pool.become(static, self._config.deliveries)
             return
-        shard = found.shard
-        if shard is None:
+        if found.shard is None:
             return
-        mine = [target for target in static if shard.has(target)]
-        others = [target for target in static if not shard.has(target)]
+        shared = found.split(static)
         self._pool.become(
-            [*mine, *found.targets],
+            [*shared.mine, *found.targets],
             self._config.deliveries,
-            {target.key for target in (*others, *found.others)},
+            {target.key for target in (*shared.others, *found.others)},
         )
 
     def view(self) -> AgentView:
@@ -117,4 +122,6 @@ class Agent:
             found.health if found else (),
             found.shard if found and found.shard != Shard() else None,
             found.waiting if found else "",
+            found.former if found else (),
+            found.unready if found else "",
         )

@@ -229,7 +229,7 @@ def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
     loop = TargetLoop(target(1), ALL, Taken().accept, SystemClock())
     asyncio.run(loop.scrape(1_700_000_000_000))
     page = render(replace(view_of([loop]), error="agent.yaml: <b>"))
-    assert "down<br>cannot connect: connection refused" in page
+    assert "down at the endpoint<br>cannot connect: connection refused" in page
     assert "100 s ago" in page
     assert "&lt;b&gt;" in page
     text = encode(tell(view_of([loop]))).decode()

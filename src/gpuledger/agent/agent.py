@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.discovery.discovery import Discovery
-from gpuledger.agent.discovery.report import SelectionReport
+from gpuledger.agent.discovery.report import SCRAPE_STEPS, SelectionReport
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.agent.scrape.memory import PageMemory
@@ -41,6 +41,12 @@ class AgentView:
     waiting: str = ""
     former: tuple[Shard, ...] = ()
     unready: str = ""
+
+    def went_on(self, group: str) -> dict[str, int]:
+        """How many targets of a group came past the steps that only a scrape can tell of, by step."""
+        states = [loop.state for loop in self.loops if loop.target.group == group]
+        passed = (sum(state.answered is True for state in states), sum(state.up is True for state in states))
+        return dict(zip(SCRAPE_STEPS, passed, strict=True))
 
 
 class Agent:

@@ -42,6 +42,7 @@ class Pool:
         self._retired: dict[Key, _Running] = {}
         self._access: dict[tuple[bool, ClientTls, Login | None], TargetAccess] = {}
         self._deliveries: Deliveries | None = None
+        self._twice: frozenset[Key] = frozenset()
         self.totals: dict[str, GroupTotals] = {}
 
     @property
@@ -57,10 +58,14 @@ class Pool:
         Targets of `elsewhere` are scraped by another agent by now: their series have not ended.
         """
         wanted: dict[Key, Target] = {}
+        twice: dict[Key, Target] = {}
         for target in targets:
-            if target.key in wanted:
+            if wanted.setdefault(target.key, target) is not target:
+                twice[target.key] = target
+        for key, target in twice.items():
+            if key not in self._twice:
                 log.warning("%s of %s is there twice with equal labels", target.url, target.group)
-            wanted.setdefault(target.key, target)
+        self._twice = frozenset(twice)
         same = deliveries == self._deliveries
         self._deliveries = deliveries
         before, self._running = self._running, {}

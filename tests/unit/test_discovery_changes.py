@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,44 +177,48 @@ def agent_of(api: ScriptedApi, folder: Path, *targets: Target, ordinal: int = 0,
     return Agent(config, folder, SystemClock(), discovery)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def is_ready(agent: Agent) -> bool:
+    return ready(agent)[0] == 200
+
+
+@asynccontextmanager
+async def started(agent: Agent) -> AsyncIterator[Agent]:
+    agent.start()
+    try:
+        yield agent
+    finally:
+        await agent.stop(0.0)
+
+
 def test_an_agent_is_ready_once_it_knows_its_share_and_has_looked_for_its_targets(tmp_path: Path) -> None:
+    async def begin() -> None:
+        async with started(agent_of(api, tmp_path)) as agent:
+            await until(lambda: agent.view().reports[0].passed["port"])
+            status, told = ready(agent)
+            assert status == 503
+            assert "how many share the work is not known" in told
+            api.tell(SETS, ("ADDED", stateful_set(1, 0)))
+            await until(lambda: is_ready(agent))
+            assert len(agent.view().loops) == 1
+
     with scripted_api({PODS: [pod(1)], SETS: []}) as api:
-
-        async def begin() -> None:
-            agent = agent_of(api, tmp_path)
-            agent.start()
-            try:
-                async with asyncio.timeout(60):
-                    while not agent.view().reports[0].passed["port"]:
-                        await asyncio.sleep(0.01)
-                    status, told = ready(agent)
-                    assert status == 503
-                    assert "how many share the work is not known" in told
-                    api.tell(SETS, ("ADDED", stateful_set(1, 0)))
-                    while ready(agent)[0] != 200:
-                        await asyncio.sleep(0.01)
-                    assert len(agent.view().loops) == 1
-            finally:
-                await agent.stop(0.0)
-
         asyncio.run(begin())
 
 
 def test_an_agent_that_may_not_look_is_ready_all_the_same_for_that_will_not_change_by_waiting(
     tmp_path: Path,
 ) -> None:
+    async def begin() -> None:
+        async with started(agent_of(api, tmp_path)) as agent:
+            await until(lambda: is_ready(agent))
+
     with scripted_api({PODS: 403, SETS: [stateful_set(1, 1)]}) as api:
-
-        async def begin() -> None:
-            agent = agent_of(api, tmp_path)
-            agent.start()
-            try:
-                async with asyncio.timeout(60):
-                    while ready(agent)[0] != 200:
-                        await asyncio.sleep(0.01)
-            finally:
-                await agent.stop(0.0)
-
         asyncio.run(begin())
 
 
@@ -225,13 +230,10 @@ def test_one_of_several_agents_scrapes_on_until_the_others_can_have_heard_that_i
         ordinal = hashmod(f"127.0.0.1:{port}", 2)
         agent = agent_of(api, tmp_path, own, ordinal=ordinal, arrival_seconds=60.0)
         agent.start()
-        async with asyncio.timeout(60):
-            while not asked():
-                await asyncio.sleep(0.01)
-            ending = asyncio.create_task(agent.stop(0.0))
-            before = asked()
-            while asked() < before + 3:
-                await asyncio.sleep(0.01)
+        await until(asked)
+        ending = asyncio.create_task(agent.stop(0.0))
+        before = asked()
+        await until(lambda: asked() >= before + 3)
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
 
@@ -244,12 +246,8 @@ def test_one_of_several_agents_scrapes_on_until_the_others_can_have_heard_that_i
 
 def test_an_agent_that_is_alone_ends_at_once(tmp_path: Path) -> None:
     async def end() -> None:
-        agent = agent_of(api, tmp_path, arrival_seconds=1e9)
-        agent.start()
-        async with asyncio.timeout(60):
-            while ready(agent)[0] != 200:
-                await asyncio.sleep(0.01)
-            await agent.stop(0.0)
+        async with asyncio.timeout(60), started(agent_of(api, tmp_path, arrival_seconds=1e9)) as agent:
+            await until(lambda: is_ready(agent))
 
     with scripted_api({PODS: [], SETS: [stateful_set(1, 1)]}) as api:
         asyncio.run(end())

@@ -99,7 +99,7 @@ def test_an_account_of_one_namespace_finds_what_is_there_and_all_once_it_may(
     agent.wait_targets(f"127.0.7.11:{port}")
     page = agent.page()
     assert re.search(r"403 from \S+ system:serviceaccount:gpuledger:narrow may not list and watch pods", page)
-    assert "everything</th><td>PodMonitor</td><td>" in page
+    assert "<strong>everything</strong>: 403 from" in page
     objects.make(f"{RBAC}/clusterrolebindings", binding("ClusterRole"))
     agent.wait_targets(f"127.0.7.11:{port}", f"127.0.7.12:{port}")
     wait_until(lambda: "403 from" not in agent.page(), "the trouble to be over")

@@ -70,7 +70,7 @@ def test_each_step_is_counted_and_the_one_that_fails_says_why(
     numbers = [int(number) for number in re.findall(r'_selected{group="t",step="\w+"} (\d)', text)]
     assert numbers == [int(number < passed) for number in range(len(steps))]
     row = "".join(f"<td>{number}</td>" for number in numbers)
-    assert f'<th scope="row">t</th><td>PodMonitor</td>{row}</tr>' in page
+    assert f't</th><td class="name">PodMonitor</td>{row}</tr>' in page
     assert told in page
 
 

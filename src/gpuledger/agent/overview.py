@@ -131,7 +131,10 @@ def _selection_row(view: AgentView, report: SelectionReport) -> str:
     known = not report.trouble or any(report.passed.values())
     passed = [*report.passed.values(), *view.went_on(report.name).values()]
     numbers = "".join(f"<td>{f'{number:,}' if known else _NEVER}</td>" for number in passed)
-    return f'<tr><th scope="row">{escape(report.name)}</th><td>{escape(report.kind)}</td>{numbers}</tr>'
+    return (
+        f'<tr><th scope="row" class="words">{escape(report.name)}</th>'
+        f'<td class="name">{escape(report.kind)}</td>{numbers}</tr>'
+    )
 
 
 def _reasons(report: SelectionReport) -> str:

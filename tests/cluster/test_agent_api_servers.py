@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from certificates import Certificates
 from cluster.agents import Agent, Agents, Everywhere, Objects
 from cluster.control_plane import ControlPlane, Json
 from cluster.test_agent_discovery import CUSTOM, endpoint, monitor
 from running import wait_until
+from scripted_target import Answer, scripted
 
 ACCOUNT = "system:serviceaccount:gpuledger:gpuledger-agent"
 RBAC = "apis/rbac.authorization.k8s.io/v1"
@@ -103,6 +107,32 @@ def test_an_account_of_one_namespace_finds_what_is_there_and_all_once_it_may(
     objects.make(f"{RBAC}/clusterrolebindings", binding("ClusterRole"))
     agent.wait_targets(f"127.0.7.11:{port}", f"127.0.7.12:{port}")
     wait_until(lambda: "403 from" not in agent.page(), "the trouble to be over")
+
+
+def test_an_authority_is_a_secret_of_the_agents_own_namespace_and_is_rotated(
+    objects: Objects, agents: Agents, everywhere: Everywhere, tmp_path: Path
+) -> None:
+    (tmp_path / "certificates").mkdir()
+    certificates = Certificates(tmp_path / "certificates")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
+    path = "api/v1/namespaces/gpuledger/secrets"
+    with scripted(lambda _: Answer("a 1\n"), context) as target:
+        secured = {
+            "address": f"127.0.0.1:{target.port}",
+            "interval": "1s",
+            "tlsConfig": {"caSecret": {"name": "authority", "key": "ca.crt"}},
+        }
+        static = {"targetName": "t", "type": "StaticEndpoints", "endpoints": [secured]}
+        agent = agents.start(agents.file({"targets": [static]}, everywhere.receiver))
+        wait_until(lambda: "authority cannot be read" in agent.page(), "the state without the Secret")
+        wrong = {"ca.crt": certificates.crt("stranger").read_text()}
+        objects.make(path, {"metadata": {"name": "authority"}, "stringData": wrong})
+        wait_until(lambda: "certificate is not accepted" in agent.page(), "another authority")
+        right = {"ca.crt": certificates.crt("ca").read_text()}
+        objects.change(f"{path}/authority", {"stringData": right})
+        wait_until(lambda: "<strong>1</strong> of 1 targets up" in agent.page(), "the right authority")
+        agent.program.stop()
 
 
 def test_a_pod_with_an_ipv6_address_is_scraped_there(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpuledger.agent.discovery.discovery import Discovery, Scale
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.discovery.sharding import hashmod
 from gpuledger.agent.kubernetes.selectors import NamespaceSelector, Selector
+from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.labelling import Delivery
 from gpuledger.agent.scrape.loop import Deliveries
@@ -163,6 +165,28 @@ def test_why_nothing_can_be_listed_is_told_even_if_nothing_ever_could() -> None:
             await found.until(lambda: found.discovery.reports[0].trouble.startswith("500 from"))
 
         looking(api, fail, selection())
+
+
+class Broken(Relabelling):
+    """A defect of ours."""
+
+    def apply(self, labels: dict[str, str]) -> bool:
+        raise RuntimeError("a defect")
+
+
+def test_a_defect_met_in_one_selection_leaves_the_others_what_they_find(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with scripted_api({PODS: [pod(1)]}) as api:
+
+        async def find(found: Found) -> None:
+            await found.until(lambda: found.hosts() == ["10.0.0.1:9400"])
+            api.tell(PODS, ("ADDED", pod(2)))
+            await found.until(lambda: found.hosts() == ["10.0.0.1:9400", "10.0.0.2:9400"])
+            assert "internal error" in found.discovery.reports[0].trouble
+
+        looking(api, find, replace(selection(), name="broken", rules=Broken(())), selection())
+    assert "the targets of broken could not be found" in caplog.text
 
 
 def ready(agent: Agent) -> tuple[int, str]:

@@ -207,7 +207,14 @@ class Discovery:
             # What cannot be asked anew stays as it was.
             report = SelectionReport(selection.name, selection.kind, trouble=trouble)
             return self._last.get(selection.name, []), report
-        found, report = finder.find(cluster)
+        try:
+            found, report = finder.find(cluster)
+        except Exception:
+            # A defect met on one object must not keep other selections from what they find.
+            log.exception("the targets of %s could not be found", selection.name)
+            internal = "internal error; the log of gpuledger agent has the reason"
+            report = SelectionReport(selection.name, selection.kind, trouble=internal)
+            return self._last.get(selection.name, []), report
         report.trouble = trouble
         self._last[selection.name] = found
         return found, report

@@ -11,14 +11,14 @@ from gpuledger.agent.families import tell
 from gpuledger.agent.overview import overview
 from gpuledger.exposition.negotiation import accepts_gzip, choose_format
 from gpuledger.outputs.health import HEALTHY, READY
-from gpuledger.outputs.routes import Request, Response, Routes, plain
+from gpuledger.outputs.routes import Hosts, Request, Response, Routes, plain
 
 _GZIP: Final = 31
 
 
-def routes_of(view: Callable[[], AgentView]) -> Routes:
-    """The page, the metrics and the probes. It lives as soon as it listens; it is ready once what is to be
-    found in a cluster was looked for, well or in vain: other agents hand their targets over then.
+def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Routes:
+    """The page, the metrics and the probes, under these names. It lives as soon as it listens; it is ready
+    once what is to be found in a cluster was looked for, well or in vain: others hand targets over then.
     """
 
     def metrics(request: Request) -> Response:
@@ -38,4 +38,4 @@ def routes_of(view: Callable[[], AgentView]) -> Routes:
         missing = view().unready
         return plain(f"NOT READY: {missing}", 503, (("Retry-After", "1"),)) if missing else plain("OK")
 
-    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: ready})
+    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: ready}, hosts=hosts)

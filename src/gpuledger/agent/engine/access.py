@@ -28,13 +28,9 @@ def login_config(login: Login | None) -> Yaml:
     if login is None:
         return {}
     if login.scheme == "Basic":
-        if login.user.file is not None or not login.user.text:
-            raise UsageError(
-                "basicAuth: Prometheus takes a username from its configuration alone; give username"
-            )
         return {
             "basic_auth": {
-                "username": login.user.text,
+                "username": _username(login),
                 "password_file": _file(login.credentials, "basicAuth"),
             }
         }
@@ -44,6 +40,19 @@ def login_config(login: Login | None) -> Yaml:
             "credentials_file": _file(login.credentials, "authorization"),
         }
     }
+
+
+def _username(login: Login) -> str:
+    """As text, which a password never is: Prometheus 2.42 knows no file for it."""
+    alone = "basicAuth: Prometheus takes a username from its configuration alone"
+    if login.user.held is not None:
+        raise UsageError(f"{alone}; give username")
+    if login.user.file is None:
+        return login.user.text
+    try:
+        return login.user.file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{alone}, and {login.user.file} cannot be read; give username") from None
 
 
 def _file(secret: Secret, what: str) -> str:

@@ -105,6 +105,9 @@ class Reader:
         Raises Clash where `careful` must decide, and BadLine.
         """
         rest = self._known.lines
+        if self._known.clashes and list(rest) != lines:
+            # Which line of a series counts is known of these lines in this order alone.
+            raise Clash
         entries: list[Entry | None] = list(map(rest.pop, lines, repeat(None)))
         ended: Lines = {
             line.rpartition(b" ")[0]: entry for line, entry in rest.items() if entry is not COMMENT
@@ -133,12 +136,12 @@ class Reader:
             if sample is not None and not sample.plain:
                 odd_lines.append(line)
         now = Known(dict(zip(lines, cast("list[Entry]", entries), strict=True)), self._odd, live=True)
-        # Of equal lines the last stands there; the first counts.
-        repeated = len(now.lines) < len(lines)
         for line in odd_lines:
             now.lines.pop(line, None)
+        now.clashes = self._known.clashes
         sent = self._count(entries)
-        self._refuse_clashes(sent, bool(ended) or repeated, now)
+        if (self._added or self._odd) and not _distinct(sent):
+            raise Clash
         samples = Samples(self.counts, sent, self._timed)
         self._end(samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry])
         return samples, now
@@ -227,15 +230,6 @@ class Reader:
             for line in odd_lines:
                 told.pop(line, None)
             self.partial = Known(told, self._odd)
-
-    def _refuse_clashes(self, sent: list[bytes], unlike: bool, now: Known) -> None:
-        """Raise Clash where lines of one series may be others than before: `unlike` says that some are."""
-        if self._known.clashes:
-            if self._added or unlike:
-                raise Clash
-            now.clashes = True
-        if (self._added or self._odd) and not _distinct(sent):
-            raise Clash
 
     def _end(self, samples: Samples, ended: list[bytes]) -> None:
         """Mark what is no longer told."""

@@ -89,11 +89,6 @@ class TargetLoop:
         self.beat = Beat(settings.interval, target.digest)
         self.due: int | None = None
 
-    @property
-    def known_routes(self) -> int:
-        """Of how many series it is known what receivers with rules of their own get."""
-        return self._pages.labelling.routes
-
     async def run(self) -> None:
         """Scrape on every beat until cancelled; a scrape that takes longer than that misses beats."""
         try:
@@ -198,7 +193,7 @@ class TargetLoop:
         state.up, state.error, state.duration = not reason, error, seconds
         state.counts, state.body_bytes = samples.counts, size if size > 0 else None
         state.duplicates = samples.duplicates
-        state.kept_bytes = self._pages.kept_bytes
+        state.kept_bytes = self._pages.kept_bytes + self._pages.labelling.kept_bytes
 
     def _deliver(
         self, entries: list[bytes], own_time: list[tuple[bytes, bytes, int]], milliseconds: int

@@ -219,22 +219,23 @@ class TargetLoop:
         milliseconds: int,
         receivers: Collection[str] | None,
     ) -> None:
-        if not entries and not own_time:
-            return
-        self.totals.delivered += len(entries) + len(own_time)
+        """Samples with a time of their own go by themselves: a receiver that finds one too old refuses all
+        that came with it.
+        """
         try:
             tail = timestamp_tail(milliseconds)
         except ValueError:
             # A machine without a clock of its own is in 1970 until it has asked for the time.
-            own_time = [
-                *own_time,
-                *((entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds) for entry in entries),
-            ]
-            tail, entries = b"", ()
-        payload = tail.join(entries) + tail if entries else b""
-        times = [milliseconds] if entries else []
-        if own_time:
-            payload += b"".join([timed(*sample) for sample in own_time])
-            times += [time for _, _, time in own_time]
-        count = len(entries) + len(own_time)
-        self._accept(Block(self._shard, payload, count, min(times), max(times)), receivers)
+            whole = [timed(entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds) for entry in entries]
+        else:
+            whole = [tail.join(entries) + tail] if entries else []
+        self._accept_samples(b"".join(whole), len(entries), (milliseconds,), receivers)
+        times = [time for _, _, time in own_time]
+        self._accept_samples(b"".join(timed(*sample) for sample in own_time), len(times), times, receivers)
+
+    def _accept_samples(
+        self, payload: bytes, samples: int, times: Sequence[int], receivers: Collection[str] | None
+    ) -> None:
+        if samples:
+            self.totals.delivered += samples
+            self._accept(Block(self._shard, payload, samples, min(times), max(times)), receivers)

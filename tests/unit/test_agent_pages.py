@@ -80,6 +80,27 @@ def test_the_first_of_two_equal_series_counts_and_goes_on_to() -> None:
     assert take(one, 'a{x="2"} 9\n').entries == [entry(9)]
 
 
+CLASHES = [
+    ("the second is gone", "a 1\na 2\n", "a 3\n", 3),
+    ("the first is gone", "a 1\na 2\n", "a 2\n", 2),
+    ("the second is the first by now", "a 1\na 2\n", "a 2\na 3\n", 2),
+    ("in the other order", "a 1\na 2\n", "a 2\na 1\n", 2),
+    ("both are others", "a 1\na 2\n", "a 3\na 4\n", 3),
+    ("only now there are two", "a 1\n", "a 2\na 1\n", 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value"), [case[1:] for case in CLASHES], ids=[case[0] for case in CLASHES]
+)
+def test_the_first_line_of_a_series_counts_whatever_was_told_before(
+    before: str, after: str, value: float
+) -> None:
+    one = pages()
+    take(one, before)
+    assert take(one, after).entries == [entry(value)]
+
+
 def test_the_same_line_twice_is_one_sample() -> None:
     one = pages()
     for _ in range(3):
@@ -311,8 +332,8 @@ def test_whatever_comes_is_samples_or_a_page_error(body: bytes, form: Format) ->
             assert "\n" not in str(error)
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("12")), max_size=6), max_size=5))
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("1234")), max_size=5), max_size=5))
 def test_remembering_changes_nothing_but_what_is_new(history: list[list[tuple[str, str]]]) -> None:
     one = pages()
     before: dict[bytes, bytes] = {}

@@ -59,7 +59,7 @@ class Samples:
 @dataclass(slots=True)
 class Known:
     """What the page before said. `live` is false once staleness markers have ended it all; with `clashes`
-    several of its lines told one series. `reading` is how it was read: format, and whose labels stand.
+    several of its lines told one series, so that only `careful` can go on from it. `reading` is how it was read: format, and whose labels stand.
     """
 
     lines: Lines = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Reader:
     def quick(self, lines: list[bytes]) -> tuple[Samples, Known]:
         """The page's samples, and what is known now. Takes the known lines apart.
 
-        Raises Clash where `careful` must decide, and BadLine.
+        Not for a page after one with clashes. Raises Clash where `careful` must decide, and BadLine.
         """
         rest = self._known.lines
         entries: list[Entry | None] = list(map(rest.pop, lines, repeat(None)))
@@ -136,7 +136,8 @@ class Reader:
         for line in odd_lines:
             now.lines.pop(line, None)
         sent = self._count(entries)
-        self._refuse_clashes(sent, bool(ended), now)
+        if (self._added or self._odd) and not _distinct(sent):
+            raise Clash
         samples = Samples(self.counts, sent, self._timed)
         self._end(samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry])
         return samples, now
@@ -225,14 +226,6 @@ class Reader:
             for line in odd_lines:
                 told.pop(line, None)
             self.partial = Known(told, self._odd)
-
-    def _refuse_clashes(self, sent: list[bytes], some_ended: bool, now: Known) -> None:
-        if self._known.clashes:
-            if self._added or some_ended:
-                raise Clash
-            now.clashes = True
-        if (self._added or self._odd) and not _distinct(sent):
-            raise Clash
 
     def _end(self, samples: Samples, ended: list[bytes]) -> None:
         """Mark what is no longer told."""

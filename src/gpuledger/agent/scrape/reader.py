@@ -59,7 +59,8 @@ class Samples:
 @dataclass(slots=True)
 class Known:
     """What the page before said. `live` is false once staleness markers have ended it all; with `clashes`
-    several of its lines told one series, so that only `careful` can go on from it. `reading` is how it was read: format, and whose labels stand.
+    several of its lines told one series, so that only `careful` can go on from it. `reading` is how it was
+    read: format, and whose labels stand.
     """
 
     lines: Lines = field(default_factory=dict)
@@ -136,7 +137,7 @@ class Reader:
         for line in odd_lines:
             now.lines.pop(line, None)
         sent = self._count(entries)
-        if (self._added or self._odd) and not _distinct(sent):
+        if (self._added or self._odd or self._known.odd) and not _distinct(sent):
             raise Clash
         samples = Samples(self.counts, sent, self._timed)
         self._end(samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry])
@@ -188,7 +189,8 @@ class Reader:
             time = None
         fate: Fate
         if series in ended:
-            old = ended.pop(series)
+            # One with a time of its own from now on is not among those that end; what was told of it is.
+            old = ended.pop(series) if time is None else ended[series]
             fate = cast("bytes", old)[:-VALUE_BYTES] if old else cast("Fate", old)
         elif series in self._known.odd:
             fate = self._known.odd[series][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from os import environ
+from os import environ, mkfifo
 from pathlib import Path
 
 import bcrypt
@@ -76,6 +76,14 @@ def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
         write(file, "127.0.0.1:1", f"127.0.0.1:{node.port}")
         wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")
     assert "\ngpuledger_agent_config_last_reload_success 1\n" in metrics(url)
+    assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+
+
+def test_a_pipe_in_the_files_place_does_not_stop_the_agent(agent: tuple[Program, str], file: Path) -> None:
+    program, url = agent
+    file.unlink()
+    mkfifo(file)
+    program.wait_line("is no file that can be read again; the configuration of before stays in force")
     assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
 
 

@@ -244,7 +244,7 @@ def test_a_token_is_read_anew_when_its_file_changes(tmp_path: Path) -> None:
 
 def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
     packed = gzip.compress(b"a" * 1_000_000)
-    answer = Got(200, "OK", {"content-encoding": "gzip"}, packed)
+    answer = Got(200, {"content-encoding": "gzip"}, packed)
     assert len(answer.page(1_000_000)) == 1_000_000
     with pytest.raises(ScrapeFailed, match="body size limit") as caught:
         answer.page(999_999)
@@ -258,7 +258,7 @@ def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
 )
 def test_a_broken_gzip_body_is_a_failure(body: bytes) -> None:
     with pytest.raises(ScrapeFailed, match="gzip body"):
-        Got(200, "OK", {"content-encoding": "gzip"}, body).page()
+        Got(200, {"content-encoding": "gzip"}, body).page()
 
 
 def chunked(body: bytes, sizes: list[int]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -22,6 +22,7 @@ from gpuledger.exposition.remote_write import STALE
 from gpuledger.exposition.text import encode
 from gpuledger.host.clock import SystemClock
 from gpuledger.outputs.remote_write.block import Block
+from gpuledger.outputs.remote_write.state import ReceiverState
 from running import promtool_check
 from scripted_target import Answer, scripted
 from write_request import series_of
@@ -305,10 +306,9 @@ def test_a_timestamp_is_the_beats_own_when_it_is_hardly_late() -> None:
     assert beat.timestamp(15_000, 15.0025) == 15_002
 
 
-def view_of(loops: list[TargetLoop]) -> AgentView:
-    return AgentView(
-        1_700_000_100.0, tuple(loops), {loop.target.group: loop.totals for loop in loops}, (), 2, "", 1.0
-    )
+def view_of(loops: list[TargetLoop], *receivers: ReceiverState) -> AgentView:
+    totals = {loop.target.group: loop.totals for loop in loops}
+    return AgentView(1_700_000_100.0, tuple(loops), totals, receivers, 2, "", 1.0)
 
 
 def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
@@ -330,6 +330,26 @@ def test_a_whole_document_as_an_error_is_cut_on_the_page_and_escaped() -> None:
     page = render(view_of([loop]))
     assert page.count("&lt;html&gt;") < 30
     assert "<html> " not in page
+
+
+def test_a_receiver_that_refuses_everything_is_not_up_and_the_page_begins_with_it() -> None:
+    quiet = ReceiverState(
+        **dict.fromkeys(("name", "url", "last_error"), "r"),
+        **dict.fromkeys([field.name for field in fields(ReceiverState) if field.type == "int"], 0),
+        **dict.fromkeys(("oldest", "newest_accepted", "newest_sent", "last_success", "last_error_at")),
+        failing=False,
+        refusing=False,
+    )
+    view = view_of([], quiet, replace(quiet, name="deaf", refusing=True, dropped={"rejected": 1234}))
+    page = render(view)
+    assert (
+        "<strong>1</strong> of 2 receivers take nothing; <strong>1,234</strong> samples were dropped." in page
+    )
+    assert "refusing<br>" in page
+    text = encode(tell(view)).decode()
+    assert 'gpuledger_agent_receiver_up{receiver="r"} 1\n' in text
+    assert 'gpuledger_agent_receiver_up{receiver="deaf"} 0\n' in text
+    assert "take nothing" not in render(view_of([], quiet))
 
 
 def test_every_family_is_declared_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chart import notes, of_kind
+from chart import MATRIX, of_kind
 
 AGENT = {
     "agent": {"enabled": True, "replicas": 3, "config": {"remote_write": [{"url": "http://store/write"}]}}
@@ -66,12 +66,12 @@ def test_without_persistence_the_queue_ends_with_the_pod() -> None:
     assert {"name": "queue", "emptyDir": {}} in one["spec"]["template"]["spec"]["volumes"]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_the_notes_say_where_the_agents_page_is_and_which_volumes_stay(kept: bool) -> None:
-    said = notes({"agent": {**AGENT["agent"], "persistence": {"enabled": kept}}})
-    assert "kubectl -n gpus port-forward statefulset/gpuledger-agent 9401\n" in said
-    assert ("kubectl -n gpus delete pvc -l app=gpuledger-agent\n" in said) is kept
-    assert "agent" not in notes()
+def test_passwords_of_receivers_can_be_mounted_into_the_agent() -> None:
+    (agent,) = of_kind("StatefulSet", MATRIX["agent"])
+    pod = agent["spec"]["template"]["spec"]
+    assert {"name": "receiver", "secret": {"secretName": "receiver"}} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert {"name": "receiver", "mountPath": "/etc/receiver", "readOnly": True} in container["volumeMounts"]
 
 
 def test_the_agents_policy_limits_who_comes_in_alone() -> None:

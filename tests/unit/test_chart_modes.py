@@ -235,6 +235,14 @@ def test_the_commands_that_delete_what_stays_on_the_nodes_are_printed() -> None:
         assert "rm -rf" not in notes(values)
 
 
+def test_an_agent_is_told_of_after_the_install_and_so_are_the_volumes_that_it_leaves() -> None:
+    said = notes(MATRIX["agent"] | {"agent": MATRIX["agent"]["agent"] | {"persistence": {"enabled": True}}})
+    assert "port-forward svc/gpuledger-agent 9401" in said
+    assert "Nothing scrapes it yet" not in said
+    assert "delete pvc -l app=gpuledger-agent" in said
+    assert "delete pvc" not in notes(MATRIX["agent"])
+
+
 def test_exporter_and_collector_on_a_node_keep_books_of_their_own() -> None:
     kept = {
         mode: [
@@ -262,8 +270,9 @@ def test_helms_test_asks_the_service_or_looks_once() -> None:
 
 def test_agent_and_operator_make_nothing_unless_asked_for() -> None:
     made = files()
-    for name in ("agent/statefulset.yaml", "agent/rbac.yaml", "operator/deployment.yaml"):
-        assert made[name].strip() == ""
+    of_theirs = [text for name, text in made.items() if name.startswith(("agent/", "operator/"))]
+    assert len(of_theirs) == 7
+    assert [text.strip() for text in of_theirs] == [""] * 7
 
 
 def test_everything_bears_the_labels_by_which_it_is_found() -> None:

@@ -145,6 +145,17 @@ def test_credentials_in_the_url_are_basic_auth_and_no_part_of_the_url(tmp_path: 
             "basic_auth: {username: a, password: secret, password_file: b}",
             r"password: is given together with",
         ),
+        ('bearer_token: "secret\\nb"', r"\[0\].bearer_token: one line of ASCII is wanted"),
+        (
+            "authorization: {credentials: secr\u00e9t}",
+            r"authorization.credentials: one line of ASCII is wanted",
+        ),
+        ('headers: {X: "secret\\r\\nY: z"}', r"headers.X: one line of ASCII is wanted"),
+        (
+            'http_headers: {X: {values: ["secret\\nb"]}}',
+            r"http_headers.X.values\[0\]: one line of ASCII is wanted",
+        ),
+        ("queue: {max_age: 9999d}", r"queue.max_age: a duration of at most 366d is wanted"),
         ("authorization: {type: Bearer}", r"authorization: credentials or credentials_file is wanted"),
         ("authorization: {type: basic, credentials: secret}", r"for Basic there is basic_auth"),
         (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import environ
 from pathlib import Path
+from typing import Any
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
@@ -24,6 +24,7 @@ from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.settings import AgentSettings
+from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.main import no_words
@@ -35,8 +36,10 @@ from gpuledger.host.clock import SystemClock
 from gpuledger.ledger.store.place import state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build
+from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer, Speaker
+from gpuledger.outputs.limits import Limits
 from gpuledger.workloads.pods.access import Access
 
 log = logging.getLogger("gpuledger.agent")
@@ -87,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     set_up(build(LogSettings, values))
     if build(AgentSettings, values).engine == "prometheus":
         return _print_prometheus(given.config, build(ClusterSettings, values))
-    return asyncio.run(_serve(given.config, build(AgentSettings, values), build(ClusterSettings, values)))
+    return asyncio.run(_serve(given.config, values))
 
 
 def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
@@ -106,7 +109,8 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
     return 0
 
 
-async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) -> int:
+async def _serve(file: Path, values: Mapping[str, Any]) -> int:
+    settings, cluster = build(AgentSettings, values), build(ClusterSettings, values)
     clock = SystemClock()
     watch = FileWatch((file,))
     access = cluster.access(environ)
@@ -124,8 +128,11 @@ async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) 
     memory = PageMemory(settings.page_memory)
     discovery = _discovery(access, cluster.own_shard(environ), clock)
     agent = Agent(config, _queues(settings, environ), clock, discovery, memory)
-    _allow_many_connections()
-    server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
+    # Each target is a connection that stays open.
+    limits = within_descriptors(build(Limits, values), beside=None)
+    hosts = allowed_hosts(build(HostNames, values).names, settings.listen_address)
+    listener = (settings.listen_address, routes_of(agent.view, hosts))
+    server = HttpServer([listener], limits, speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
@@ -167,6 +174,9 @@ async def _reload(
         nudged.clear()
         states = watch.states((file,))
         try:
+            if file.exists() and not file.is_file():
+                # A pipe is read once, and a second time only when somebody writes into it: all would wait.
+                raise UsageError(f"{file} is no file that can be read again")
             await agent.become(read())
         except GpuledgerError as error:
             if str(error) != agent.error:
@@ -219,16 +229,8 @@ def _speaker(settings: AgentSettings, clock: SystemClock) -> Speaker:
     return Web(Path(settings.web_config), clock).speaker
 
 
-def _allow_many_connections() -> None:
-    """Each target is a connection that stays open; the usual soft limit ends at a thousand."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _greet(agent: Agent, server: HttpServer) -> None:
     view = agent.view()
-    log.info("gpuledger %s, %d targets, %d receivers", __version__, len(view.loops), len(view.receivers))
+    log.info("gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers))
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)

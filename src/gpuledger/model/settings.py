@@ -212,10 +212,15 @@ def duration(
         if seconds < lowest:
             raise ValueError(f"a duration of at least {lowest:g} s is wanted")
         if seconds > highest:
-            raise ValueError(f"a duration of at most {highest:g} s is wanted")
+            raise ValueError(f"a duration of at most {_shown(highest)} is wanted")
         return seconds
 
     return parse
+
+
+def _shown(seconds: float) -> str:
+    """A bound as somebody would write it."""
+    return f"{seconds / 86400.0:g}d" if seconds % 86400.0 == 0 else f"{seconds:g} s"
 
 
 def _sum_of_parts(written: str) -> float:

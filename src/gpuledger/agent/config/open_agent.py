@@ -14,7 +14,7 @@ from gpuledger.agent.discovery.usual import usual_exporters
 from gpuledger.agent.relabel.reading import read_rules
 from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.scrape.labelling import LabelLimits
-from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.scrape.settings import BODY_LIMIT, ScrapeSettings, Target
 from gpuledger.model.errors import unknown
 from gpuledger.model.settings import boolean, choice, duration, integer
 from gpuledger.model.sizes import binary_size
@@ -163,7 +163,7 @@ class _Endpoint:
             timeout=timeout,
             honor_labels=_honor(keys["honorLabels"]),
             honor_timestamps=keys["honorTimestamps"].parsed(boolean, True),
-            body_limit=keys["bodySizeLimit"].parsed(binary_size, 0),
+            body_limit=keys["bodySizeLimit"].parsed(binary_size, BODY_LIMIT),
             sample_limit=keys["sampleLimit"].parsed(_count, 0),
             label_limits=LabelLimits(
                 keys["labelLimit"].parsed(_count, 0),

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Final
 
-_STATUS: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: (?P<reason>[^\r\n]*))?")
+_STATUS: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: [^\r\n]*)?")
 _HEAD_END: Final = b"\r\n\r\n"
 _HEAD_BYTES: Final = 64 * 1024
 _CHUNK_LINE: Final = 4096
@@ -27,10 +27,9 @@ class ScrapeFailed(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """Status line, headers (names in lower case, the last one of a name stands) and body, still encoded."""
+    """Status, headers (names in lower case, the last one of a name stands) and body, still encoded."""
 
     status: int
-    reason: str
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
@@ -125,7 +124,7 @@ class AnswerReader:
         status = int(match["status"])
         if 100 <= status < 200:
             return
-        answer = Answer(status, (match["reason"] or b"").decode("latin-1"))
+        answer = Answer(status)
         for one in fields:
             name, colon, value = one.partition(b":")
             if colon:

@@ -7,6 +7,7 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -65,7 +66,9 @@ class Client:
             self.close()
             raise ScrapeFailed(f"the target did not answer within {self._request.timeout:g} s") from None
         if answer.status != 200:
-            raise ScrapeFailed(f"the target answers with HTTP status {answer.status} {answer.reason}".strip())
+            raise ScrapeFailed(
+                f"the target answers with HTTP status {answer.status} {_phrase(answer.status)}".strip()
+            )
         return answer
 
     def close(self) -> None:
@@ -173,6 +176,14 @@ def _host_field(where: SplitResult) -> str:
         return host_field(where.netloc)
     except UnicodeError:
         raise ScrapeFailed(f"the host {where.hostname} is not known") from None
+
+
+def _phrase(status: int) -> str:
+    """What the status means. The target's own words may quote the login that it was shown."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def _origin(where: SplitResult) -> tuple[str, str, int]:

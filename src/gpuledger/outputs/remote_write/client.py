@@ -16,6 +16,7 @@ from gpuledger.outputs.hosts import host_field, next_address_after
 from gpuledger.outputs.remote_write.access import Access
 from gpuledger.outputs.remote_write.connection import Answer, BrokenOff, Connection
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
+from gpuledger.outputs.remote_write.tls import why_no_tls
 
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST: Final = 200
@@ -74,10 +75,9 @@ class Client:
         except ssl.SSLCertVerificationError as error:
             raise Unreachable("tls", f"its certificate is not believed: {error.verify_message}") from None
         except ssl.SSLError as error:
-            why = (error.reason or str(error)).lower().replace("_", " ")
-            raise Unreachable("tls", f"no TLS connection: {why}") from None
+            raise Unreachable("tls", f"no TLS connection: {why_no_tls(error)}") from None
         except OSError as error:
-            raise Unreachable("connect", f"cannot be reached: {_reason(error)}") from None
+            raise Unreachable("connect", f"{self._host} cannot be reached: {_reason(error)}") from None
         except UnicodeError:
             raise Unreachable("connect", f"cannot be reached: {self._host!r} is no name of a host") from None
         return connection, generation

@@ -13,6 +13,7 @@ from gpuledger.model.settings import boolean, choice, duration, integer
 from gpuledger.model.sizes import binary_size
 from gpuledger.outputs.hosts import host_field
 from gpuledger.outputs.nodes import Node
+from gpuledger.outputs.remote_write.secrets import fits_a_header
 from gpuledger.outputs.remote_write.settings import (
     ClientTls,
     DiskQueue,
@@ -152,8 +153,8 @@ def _login(keys: dict[str, Node], folder: Path, by_url: Login | None) -> Login |
         credentials = _secret(inner, "credentials", folder)
         if credentials.absent:
             raise node.wrong("credentials or credentials_file is wanted")
-        return Login(scheme, credentials)
-    return Login("Bearer", _secret(keys, "bearer_token", folder))
+        return Login(scheme, _line(inner["credentials"], credentials))
+    return Login("Bearer", _line(node, _secret(keys, "bearer_token", folder)))
 
 
 def _secret(keys: dict[str, Node], name: str, folder: Path) -> Secret:
@@ -165,6 +166,13 @@ def _secret(keys: dict[str, Node], name: str, folder: Path) -> Secret:
     return Secret(inline.text())
 
 
+def _line(node: Node, secret: Secret) -> Secret:
+    """The same, fit for a header."""
+    if not fits_a_header(secret):
+        raise node.wrong("one line of ASCII is wanted")
+    return secret
+
+
 def _path(node: Node, folder: Path) -> Path:
     if not node.text().isprintable():
         raise node.wrong("a path is wanted")
@@ -174,12 +182,12 @@ def _path(node: Node, folder: Path) -> Path:
 def _headers(keys: dict[str, Node], folder: Path) -> Iterator[tuple[str, Secret]]:
     for name, node in keys["headers"].items():
         _check_header(name, node)
-        yield name, Secret(node.text())
+        yield name, _line(node, Secret(node.text()))
     for name, node in keys["http_headers"].items():
         _check_header(name, node)
         given = node.section(("values", "secrets", "files"))
         for value in (*given["values"].elements(), *given["secrets"].elements()):
-            yield name, Secret(value.text())
+            yield name, _line(value, Secret(value.text()))
         for value in given["files"].elements():
             yield name, Secret(file=_path(value, folder))
 

@@ -168,6 +168,7 @@ class Sender:
         A refused one is tried in halves, so that only those are lost which the refusal is about.
         """
         parts: list[Sequence[Item]] = [lane.batch(self._most)]
+        taken = refused = False
         while parts:
             part = self._still_wanted(lane, parts.pop())
             if not part:
@@ -179,13 +180,17 @@ class Sender:
                 continue
             backoff.reset()
             if answer.status < 300:
+                taken = True
                 self._done(lane, part)
             elif len(part) > 1 and answer.status in _ABOUT_SOME:
                 self._counts.requests[str(answer.status)] += 1
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
             else:
+                refused = True
                 self._refuse(lane, part, answer)
+        if taken or refused:
+            self._counts.refusing = not taken
 
     async def _send(self, line: Line, part: Sequence[Item]) -> Answer | None:
         """Send once; answers what is final: taken, or refused for good. None: not now."""

@@ -12,8 +12,8 @@ FLAGS  ?=
 JOBS   ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench build image \
-        lock sbom audit clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove build \
+        image lock sbom audit clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -73,6 +73,9 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
 	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 	$(BIN)/python benchmarks/agent.py --write docs/agent.md
+
+prove: $(VENV)/.dev      ## the long proofs (an hour and more): write their figures into docs/reliability.md
+	$(BIN)/python benchmarks/soak.py --write docs/reliability.md
 
 # One file with everything but Python itself: `OUT` is where it and the link of the old name go.
 OUT ?= .

@@ -50,6 +50,7 @@ NAVIGATION = {
         "remote-write",
         "operator",
         "performance",
+        "reliability",
     ],
     "Reference": ["metrics", "api", "recording", "simulator", "development"],
 }

@@ -66,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(
     values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
 ) -> int:
+    told = _stop_request()
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     limits = within_descriptors(build(Limits, values))
@@ -77,7 +78,7 @@ async def _serve(
         await server.start()
         _greet(made.parts, server, made.web.scheme if made.web else "http")
         made.parts.start()
-        await _until_told()
+        await told.wait()
         log.info("stopping")
     finally:
         await server.stop()
@@ -111,9 +112,10 @@ def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
         log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
 
 
-async def _until_told() -> None:
+def _stop_request() -> asyncio.Event:
+    """What SIGTERM and SIGINT set from here on. A container's first program hears neither without it."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    await told.wait()
+    return told

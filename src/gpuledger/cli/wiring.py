@@ -41,8 +41,8 @@ from gpuledger.node.instances import InstanceLog
 from gpuledger.node.loop import Namer, Node
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings
 from gpuledger.outputs.addresses import Address
+from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.health import health_routes
-from gpuledger.outputs.hosts import HostNames, allowed_hosts
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.pages import PageStore
 from gpuledger.outputs.routes import Routes

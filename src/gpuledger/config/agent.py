@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.config.settings import LogSettings
-from gpuledger.outputs.hosts import HostNames
+from gpuledger.outputs.allowed_hosts import HostNames
 from gpuledger.outputs.limits import Limits
 
 AGENT: dict[str, type] = {

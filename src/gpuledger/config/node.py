@@ -11,7 +11,7 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings, ReloadSettings
-from gpuledger.outputs.hosts import HostNames
+from gpuledger.outputs.allowed_hosts import HostNames
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, choice, duration, integer, number, setting, size, text
+from gpuledger.model.settings import Reload, choice, duration, integer, number, setting, text
+from gpuledger.model.sizes import size
 
 
 def _limit(value: object) -> int:

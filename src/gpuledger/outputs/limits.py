@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.model.settings import duration, integer, number, setting, size
+from gpuledger.model.settings import duration, integer, number, setting
+from gpuledger.model.sizes import size
 
 # Connections beyond the limit that may still ask for health, and are told to come back for all else.
 RESERVE: Final = 64

@@ -11,6 +11,7 @@ _STATUS: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: [
 _HEAD_END: Final = b"\r\n\r\n"
 _HEAD_BYTES: Final = 64 * 1024
 _CHUNK_LINE: Final = 4096
+_LENGTH_DIGITS: Final = 18
 # gzip's own header, found by zlib.
 _GZIP: Final = 31
 _NO_BODY: Final = (204, 304)
@@ -143,7 +144,7 @@ class AnswerReader:
             self._chunked = _Chunks()
         elif length is None:
             self._until_close, self.keeps_open = True, False
-        elif not (length.isascii() and length.isdigit()):
+        elif not (length.isascii() and length.isdigit() and len(length) <= _LENGTH_DIGITS):
             raise ScrapeFailed("the target's answer has a Content-Length that is no number")
         else:
             self._left = int(length)

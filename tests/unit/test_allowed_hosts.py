@@ -6,7 +6,7 @@ import pytest
 
 from gpuledger.model.settings import build, declared
 from gpuledger.outputs.addresses import Address
-from gpuledger.outputs.hosts import HostNames, allowed_hosts
+from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.routes import Routes, plain
 from unit.outputs_support import Client, serve
 

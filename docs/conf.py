@@ -44,6 +44,7 @@ NAVIGATION = {
         "troubleshooting",
         "configuration",
         "web-config",
+        "security",
         "pause",
         "agent",
         "agent-discovery",

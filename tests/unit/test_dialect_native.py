@@ -50,7 +50,12 @@ def test_a_pause_and_the_last_reload_are_told_where_the_program_takes_them() -> 
     found = {
         name: list(families[name].values()) for name in families if name.startswith(("paused", "config"))
     }
-    assert sorted(sum(found.values(), [])) == [0, 1, 1_700_000_000.0, 1_700_000_600.0]
+    assert sorted(value for values in found.values() for value in values) == [
+        0,
+        1,
+        1_700_000_000.0,
+        1_700_000_600.0,
+    ]
     assert not any(told(None)[name] for name in found)
 
 

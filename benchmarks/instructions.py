@@ -3,8 +3,8 @@
     python benchmarks/instructions.py              counts, by valgrind's callgrind
     python benchmarks/instructions.py --repeat 3   how steady they are
 
-Time depends on what else a machine does, instructions do not: what they are per piece is the difference between
-two runs that do it more and less often, with hashes that are the same in each.
+Time depends on what else a machine does, instructions do not: per piece they are the difference between two
+runs that do it more and less often, with hashes that are the same in each.
 """
 
 from __future__ import annotations

@@ -106,9 +106,28 @@ MATRIX: Mapping[str, Values] = {
             "persistence": {"enabled": False},
             "extraArgs": ["--log-level=debug"],
             "extraEnv": [{"name": "A", "value": "b"}],
+            "extraVolumes": [{"name": "receiver", "secret": {"secretName": "receiver"}}],
+            "extraVolumeMounts": [{"name": "receiver", "mountPath": "/etc/receiver", "readOnly": True}],
             "nodeSelector": {"pool": "system"},
         },
         "networkPolicy": {"enabled": True},
+    },
+    "operator": {
+        "operator": {"enabled": True, "replicas": 2, "nodeSelector": {"pool": "system"}},
+        "whatapCompat": {"enabled": True},
+        "networkPolicy": {"enabled": True},
+        "imagePullSecrets": [{"name": "registry"}],
+    },
+    "operator, OpenShift, beside the chart's own": {
+        "operator": {"enabled": True, "defaultRemoteWrite": [{"url": "http://store/write"}]},
+        "openshift": {"enabled": True},
+        "mode": "daemonset",
+    },
+    "the agent alone": {
+        "mode": "none",
+        "agent": {"enabled": True, "config": {"remote_write": [{"url": "http://store/write"}]}},
+        "networkPolicy": {"enabled": True},
+        "openshift": {"enabled": True},
     },
     "everything else": {
         "namespace": {"create": True},

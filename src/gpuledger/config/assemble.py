@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -86,7 +87,8 @@ def _parse(item: Setting, value: object, place: str) -> object:
         return item.parse(value)
     except ValueError as error:
         given = " ".join(map(str, value)) if item.repeatable and isinstance(value, list) else value
-        shown = repr(given) if isinstance(given, str) else str(given)
+        # What stands before the @ of a URL may be a password.
+        shown = re.sub(r"//\S*@", "//...@", repr(given) if isinstance(given, str) else str(given))
         raise UsageError(f"{place}: {error}, not {shorten(shown, _LONGEST, placeholder=' ...')}") from None
 
 

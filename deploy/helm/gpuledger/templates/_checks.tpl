@@ -4,10 +4,10 @@
 {{- if and $v.agent.enabled (not $v.agent.config.remote_write) -}}
 {{- fail "agent.enabled: nobody is named to deliver to; set agent.config.remote_write to a list with at least one url" -}}
 {{- end -}}
-{{- if $v.operator.enabled -}}
-{{- fail "operator.enabled: this version of the chart has no operator yet; set it to false" -}}
+{{- if and $v.whatapCompat.enabled (not $v.operator.enabled) -}}
+{{- fail "whatapCompat.enabled: it is the operator that reads WhatapAgent; set operator.enabled to true as well" -}}
 {{- end -}}
-{{- if ne .asked "daemonset" -}}
+{{- if not (has .asked (list "daemonset" "none")) -}}
 {{- include "gpuledger.checkSchedule" . -}}
 {{- end -}}
 {{- if and (eq .mode "cronjob") $v.dialect (without $v.dialect "process" "session") -}}
@@ -31,8 +31,24 @@
 {{- if and $v.priorityClass.create $v.priorityClassName -}}
 {{- fail "priorityClass.create, priorityClassName: set one" -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]" (include "gpuledger.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: the name of a Service begins with a letter, and that of this release, %s, does not; set one that does" (include "gpuledger.fullname" .)) -}}
+{{- end -}}
 {{- include "gpuledger.checkPorts" . -}}
+{{- include "gpuledger.checkLabels" . -}}
 {{- include "gpuledger.checkConfig" . -}}
+{{- end -}}
+
+{{/* A workload whose selector does not match its own pods is refused by the API server. */}}
+{{- define "gpuledger.checkLabels" -}}
+{{- $own := list "app" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "job-name-prefix" -}}
+{{- range $value, $labels := dict "podLabels" .v.podLabels "commonLabels" .v.commonLabels -}}
+{{- range $label, $_ := $labels -}}
+{{- if has $label $own -}}
+{{- fail (printf "%s: by %s the chart's objects find their pods; choose another name" $value $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "gpuledger.checkSchedule" -}}

@@ -1,0 +1,52 @@
+"""From a resource, as the API server has it, to what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpuledger.operator.problem import Problem
+from gpuledger.operator.schema.gpu_monitor import METADATA_NAME, SPEC
+from gpuledger.operator.sections import agent_of, exporter_of, mappings
+from gpuledger.operator.spec import GpuMonitor
+from gpuledger.operator.translate import WHATAP_AGENT, read_whatap_agent
+
+GPU_MONITOR: Final = "GpuMonitor"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a resource asks for; None where it cannot be made. `problems` are to be mended in it; `ignored`
+    is what it says and nobody heeds.
+    """
+
+    monitor: GpuMonitor | None
+    problems: tuple[Problem, ...] = ()
+    ignored: tuple[Problem, ...] = ()
+
+
+def read(resource: Mapping[str, Any]) -> Read:
+    """Of a GpuMonitor or a WhatapAgent, told by its kind. Whatever it holds, nothing is raised."""
+    kind = resource.get("kind")
+    metadata = resource.get("metadata")
+    found: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+    name, created = found.get("name", ""), str(found.get("creationTimestamp") or "")
+    spec = {} if resource.get("spec") is None else resource.get("spec")
+    if kind == WHATAP_AGENT:
+        monitor, problems, ignored = read_whatap_agent(name, created, spec)
+        return Read(monitor, tuple(problems), tuple(ignored))
+    if kind != GPU_MONITOR:
+        return Read(None, (Problem("kind", f"{GPU_MONITOR} or {WHATAP_AGENT} is wanted"),))
+    problems = [*METADATA_NAME.check(name, "metadata.name"), *SPEC.check(spec, "spec")]
+    if problems or not isinstance(spec, Mapping):
+        return Read(None, tuple(problems))
+    monitor = GpuMonitor(
+        GPU_MONITOR,
+        name,
+        created,
+        exporter_of(spec.get("exporter") or {}),
+        agent_of(spec.get("agent") or {}),
+        mappings(spec.get("imagePullSecrets")),
+    )
+    return Read(monitor)

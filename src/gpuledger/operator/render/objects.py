@@ -1,0 +1,109 @@
+"""From what a resource asks for to the objects that make it so: pure, and the same for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.operator.facts import Facts
+from gpuledger.operator.problem import Problem
+from gpuledger.operator.render.accounts import accounts
+from gpuledger.operator.render.agent import agent_config, config_map, service, stateful_set
+from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
+from gpuledger.operator.render.names import Manifest, Naming, naming_of
+from gpuledger.operator.render.pods import ambiguous
+from gpuledger.operator.render.program import owned, program_config
+from gpuledger.operator.render.secrets import Secrets
+from gpuledger.operator.render.targets import scrapes_its_own
+from gpuledger.operator.spec import GpuMonitor
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """`objects` are to be there, as they are, in this order. `seeds` are made where they are not there and
+    then left to whoever edits them, until the resource goes. With `problems` nothing is to be applied.
+    `receiver_missing`: an agent is wanted and nobody is named to deliver to, so there is none.
+    """
+
+    objects: tuple[Mapping[str, Any], ...]
+    problems: tuple[Problem, ...] = ()
+    receiver_missing: bool = False
+    seeds: tuple[Mapping[str, Any], ...] = ()
+
+
+def render(monitor: GpuMonitor, facts: Facts) -> Rendered:
+    """The objects of a resource. Nothing is raised, whatever its schema admits."""
+    naming = naming_of(monitor, facts)
+    objects = accounts(naming)
+    seeds: list[Manifest] = []
+    problems: list[Problem] = []
+    if monitor.exporter.enabled:
+        problems += _exporter_problems(naming)
+        objects += [*exporter_config(naming), *exporter_service(naming), daemon_set(naming)]
+        if naming.whatap and not monitor.exporter.collectors:
+            seeds.append(csv_config(naming))
+    missing = monitor.agent.enabled and not (monitor.agent.remote_write or facts.default_remote_write)
+    if monitor.agent.enabled and not missing:
+        secrets = Secrets(naming.names.namespace)
+        config = agent_config(naming, secrets)
+        problems += [*secrets.problems, *_agent_problems(naming, config)]
+        objects += [config_map(naming, config), service(naming), stateful_set(naming, config, secrets)]
+    return Rendered(tuple(objects), tuple(problems), missing, tuple(seeds))
+
+
+def _exporter_problems(naming: Naming) -> Iterator[Problem]:
+    exporter, path = naming.monitor.exporter, naming.monitor.exporter_path
+    yield from ambiguous(exporter.pods.env, f"{path}.{'envs' if naming.whatap else 'env'}")
+    yield from owned(exporter, path)
+    names, numbers = {"metrics"}, {exporter.port}
+    for at, one in enumerate(exporter.extra_ports):
+        if one.name in names or one.port in numbers:
+            yield Problem(f"{path}.extraPorts[{at}]", "name and number must be no other port's")
+        names.add(one.name)
+        numbers.add(one.port)
+    if not naming.whatap:
+        wrong = naming.facts.check_exporter(program_config(exporter))
+        if wrong:
+            yield Problem(f"{path}.config", wrong)
+
+
+def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
+    monitor = naming.monitor
+    agent, path = monitor.agent, monitor.agent_path
+    yield from ambiguous(agent.pods.env, f"{path}.{'envs' if naming.whatap else 'env'}")
+    wrong = naming.facts.check_agent(config)
+    if wrong:
+        yield _placed(wrong, monitor)
+    web = monitor.exporter.web_config
+    if web is not None and web.scheme == "https" and scrapes_its_own(naming):
+        yield Problem(
+            f"{path}.targets",
+            f"the exporters speak https ({monitor.exporter_path}.webConfig): name a target that has them, "
+            "with tlsConfig, or autoTargets: false",
+        )
+    if agent.engine != "prometheus":
+        return
+    for at, target in enumerate(agent.targets or ()):
+        spaces = target.get("namespaceSelector") or {}
+        if spaces.get("matchLabels") or spaces.get("matchExpressions"):
+            yield Problem(
+                f"{path}.targets[{at}].namespaceSelector",
+                "Prometheus cannot select namespaces by their labels; give matchNames, or engine: builtin",
+            )
+
+
+def _placed(wrong: str, monitor: GpuMonitor) -> Problem:
+    """A line of the agent's reader, `features.openAgent.KEY: what is wrong`, at the resource's own path."""
+    path = monitor.agent_path
+    own = monitor.agent.remote_write
+    paths = {
+        "features.openAgent": path,
+        "global.external_labels": f"{path}.externalLabels",
+        "remote_write": f"{path}.remoteWrite" if own else "operator.defaultRemoteWrite",
+    }
+    place, _, message = wrong.partition(": ")
+    for before, behind in paths.items():
+        if place.startswith(before):
+            return Problem(behind + place.removeprefix(before), message)
+    return Problem(path, wrong)

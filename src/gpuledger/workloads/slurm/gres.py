@@ -87,7 +87,7 @@ def _files(line: dict[str, str]) -> Iterator[tuple[str, ...]]:
 
 def _natural(group: Sequence[str]) -> list[tuple[int, str]]:
     pieces = re.split(r"(\d+)", group[0]) if group else []
-    return [(int(piece) if piece.isdigit() else -1, piece) for piece in pieces]
+    return [(int(piece) if piece.isdecimal() and len(piece) < 20 else -1, piece) for piece in pieces]
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
     python benchmarks/budgets.py --write docs/performance.md
 
-Nothing is measured here: figures are read out of the tables that the other benchmarks have written, so that the
-one table and the many cannot say different things.
+Nothing is measured here: figures are read out of the tables that the other benchmarks have written, so that
+the one table and the many cannot say different things.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from tables import write_between
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MARKS = ("<!-- budgets: begin -->", "<!-- budgets: end -->")
-NONE = "not measured yet"
 
 
 def cells(file: str, *begins: str) -> list[str]:
-    """The cells of the first row of a table in a document that begins with these; none where there is none."""
+    """The cells behind these, of the first row in a document that begins so; none where there is none."""
     for line in (DOCS / file).read_text("utf-8").splitlines():
         found = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and tuple(found[: len(begins)]) == begins:

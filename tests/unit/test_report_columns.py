@@ -161,9 +161,9 @@ def test_every_shape_of_a_report_is_as_reviewed(name: str) -> None:
 
 
 def test_the_largest_row_bears_what_rounding_left_over_whatever_its_place() -> None:
-    lines = [Line(("a",), methods={"measured": 4}), Line(("b",), methods={"measured": KWH + 4})]
+    lines = [Line(("a",), methods={"measured": KWH + 1700}), Line(("b",), methods={"measured": 1700})]
     column = next(one for one in columns(Prices()) if one.name == "kwh")
-    assert rounded(lines, column, 6) == [Decimal("0.000000"), Decimal("1.000000")]
+    assert rounded(lines, column, 6) == [Decimal("1.000001"), Decimal("0.000000")]
 
 
 @pytest.mark.parametrize(

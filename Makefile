@@ -12,8 +12,8 @@ FLAGS  ?=
 JOBS   ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove build \
-        image lock sbom audit clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz \
+        mutants build image lock sbom audit clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -73,9 +73,23 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
 	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 	$(BIN)/python benchmarks/agent.py --write docs/agent.md
+	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
 
-prove: $(VENV)/.dev      ## the long proofs (an hour and more): write their figures into docs/reliability.md
+prove: bench             ## the long proofs (some hours): an hour of churn, instructions, mutants; writes their tables
 	$(BIN)/python benchmarks/soak.py --write docs/reliability.md
+	$(BIN)/python benchmarks/instructions.py --repeat 3 --write docs/performance.md
+	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
+	$(MAKE) fuzz mutants
+
+EXAMPLES ?= 5000
+fuzz: $(VENV)/.dev       ## the fuzz tests with EXAMPLES=5000 a law
+	GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/unit/test_fuzz_*.py
+
+# All of them take a day or two: MUTANTS='gpuledger.ledger.energy.*' takes some.
+MUTANTS ?=
+mutants: $(VENV)/.dev    ## break ledger, dialects and workloads in every small way, and see whether a test notices
+	$(BIN)/pip install -q --disable-pip-version-check 'mutmut>=3.8,<4'
+	$(BIN)/mutmut run $(MUTANTS)
 
 # One file with everything but Python itself: `OUT` is where it and the link of the old name go.
 OUT ?= .
@@ -112,11 +126,11 @@ audit: $(VENV)/.dev      ## ask pypi.org whether a locked package has a known vu
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements-build.lock
 
 clean:                   ## remove what the other targets made
-	rm -rf $(VENV) build dist gpuledger my-gpu-exporter tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist gpuledger my-gpu-exporter tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis mutants
 
 # What the tests need from Debian, installed when missing: a test without its real part must not pass.
 DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
-          openssh-client docker-compose systemd chromium tmux
+          openssh-client docker-compose systemd chromium tmux valgrind
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

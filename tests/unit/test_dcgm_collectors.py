@@ -36,6 +36,7 @@ def told(text: str, schema: Schema = "4.8") -> list[tuple[str, bool, str]]:
         ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL, counter, x", ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", False, "x")),
         ("DCGM_FI_DEV_PSTATE, label, x", ("DCGM_FI_DEV_PSTATE", True, "x")),
         ('"DCGM_FI_DEV_GPU_TEMP","gauge","a, b ""c"""', ("DCGM_FI_DEV_GPU_TEMP", False, 'a, b "c"')),
+        ('DCGM_FI_DEV_GPU_TEMP, "gauge", "a, b"', ("DCGM_FI_DEV_GPU_TEMP", False, "a, b")),
         ("DCGM_FI_DEV_GPU_TEMP, gauge, a, b, c", ("DCGM_FI_DEV_GPU_TEMP", False, "a, b, c")),
         ("DCGM_FI_DEV_GPU_TEMP, gauge", ("DCGM_FI_DEV_GPU_TEMP", False, "")),
         ("DCGM_FI_DEV_GPU_TEMP, Gauge, x", ("DCGM_FI_DEV_GPU_TEMP", False, "x")),

@@ -10,7 +10,7 @@ from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
-from gpuledger.model.page import CollectorHealth, Health, MapHealth
+from gpuledger.model.page import CollectorHealth, Health, MapHealth, PauseHealth, ReloadHealth
 from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import Snapshot, XidEvent
 from gpuledger.model.workload import Allocation, Workload
@@ -42,6 +42,21 @@ def test_quantities_of_a_gpu_are_told_once_and_never_on_its_instances() -> None:
     assert families["device_power_watts"] == {("GPU-0",): 300.0}
     assert families["device_memory_used_bytes"] == {("GPU-0", ""): 5 * GIB, ("GPU-0", "2_0"): 4 * GIB}
     assert {row[:2] for row in families["device_info"]} == {("GPU-0", ""), ("GPU-0", "2_0")}
+
+
+def test_a_pause_and_the_last_reload_are_told_where_the_program_takes_them() -> None:
+    health = Health(pause=PauseHealth(True, 1_700_000_600.0), reload=ReloadHealth(False, 1_700_000_000.0))
+    families = told(None, health=health)
+    found = {
+        name: list(families[name].values()) for name in families if name.startswith(("paused", "config"))
+    }
+    assert sorted(value for values in found.values() for value in values) == [
+        0,
+        1,
+        1_700_000_000.0,
+        1_700_000_600.0,
+    ]
+    assert not any(told(None)[name] for name in found)
 
 
 def test_an_instance_is_the_part_of_its_gpu_that_its_multiprocessors_are() -> None:

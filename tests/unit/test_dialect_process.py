@@ -143,6 +143,15 @@ def test_the_settings_shape_the_labels() -> None:
     assert families["gpu_total_sessions"] == {("n1",): 1}
 
 
+@pytest.mark.parametrize("memory_label", [True, False])
+def test_every_row_has_a_value_for_each_label_of_its_family(memory_label: bool) -> None:
+    rows = Rows(DialectSettings(node_name="n1", memory_label=memory_label))
+    seen = snapshot(reading(gpu(0), process(gpu(0), 1)), reading(gpu(1)))
+    shown = page(seen, Ledger(LedgerSettings()).post(seen))
+    for family in (*process_dialect(rows).tell(shown), *session_dialect(rows).tell(shown)):
+        assert {len(labels) for labels in family.samples} == {len(family.spec.labels)}, family.spec.name
+
+
 def test_beyond_the_cap_the_rest_is_told_by_count() -> None:
     card = gpu(0)
     crowd = [process(card, pid, memory=pid * GIB) for pid in (1, 2, 3)]

@@ -236,6 +236,16 @@ def test_a_pid_that_was_away_for_an_interval_is_another_process() -> None:
 # MIG
 
 
+def test_activity_of_instances_counts_by_the_time_it_lasted() -> None:
+    a, b = instance(A, 1, sm_count=64), instance(A, 2, index=1, sm_count=64)
+    bench = Bench(A, empty=0, resident=0, parts=[a, b])
+    p, q = process(a, 1), process(b, 2)
+    bench.tick(0, 0, [p, q], fresh=True)
+    bench.tick(8, 300 * J, None, activity={a: 1.0, b: 0.0})
+    posted = bench.tick(10, 600 * J, [p, q], activity={a: 0.0, b: 1.0})
+    assert flat(posted) == {1: 480 * J, 2: 120 * J}
+
+
 def test_activity_of_instances_counts_once_over_a_failed_list() -> None:
     a, b = instance(A, 1, sm_count=64), instance(A, 2, index=1, sm_count=64)
     bench = Bench(A, empty=0, resident=0, parts=[a, b])

@@ -1,4 +1,4 @@
-"""What lies on disk for receivers: whatever became of it, it is opened, read to its end and closed."""
+"""Laws of what lies on disk for receivers: whatever became of it, it is opened, read and closed."""
 
 from __future__ import annotations
 

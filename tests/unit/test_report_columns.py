@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -136,6 +139,41 @@ def test_json_says_the_same() -> None:
     assert told["settings"]["price.currency"] == "EUR"
     assert told["own"][0]["high_kwh"] is None
     assert told["occupied_gpu_hours"] == 2
+
+
+FOLDER = Path(__file__).parents[1] / "golden"
+SHAPES: dict[str, Callable[[Report], str]] = {
+    "report.json": lambda found: json.dumps(as_json(found), indent=1) + "\n",
+    "report.csv": as_csv,
+    "report-focus.csv": lambda found: as_focus(found, "cluster-1"),
+    # Without its first line, whose times are the reader's own.
+    "report-table.txt": lambda found: table(found, 20, plain=True).partition("\n")[2],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_of_a_report_is_as_reviewed(name: str) -> None:
+    """Programs read them, and FOCUS has its words: each key, word and digit counts."""
+    golden, found = FOLDER / name, SHAPES[name](books())
+    if os.environ.get("UPDATE_GOLDENS"):
+        golden.write_text(found, "utf-8")
+    assert found == golden.read_text("utf-8")
+
+
+def test_the_largest_row_bears_what_rounding_left_over_whatever_its_place() -> None:
+    lines = [Line(("a",), methods={"measured": KWH + 1700}), Line(("b",), methods={"measured": 1700})]
+    column = next(one for one in columns(Prices()) if one.name == "kwh")
+    assert rounded(lines, column, 6) == [Decimal("1.000001"), Decimal("0.000000")]
+
+
+@pytest.mark.parametrize(
+    ("prices", "lacking"),
+    [(Prices(), "price.kwh or price.gpu_hour"), (Prices(kwh=Decimal(1)), "price.currency")],
+)
+def test_a_charge_without_a_price_names_the_setting(prices: Prices, lacking: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        as_focus(books(prices), "cluster-1")
+    assert f"wants {lacking} to be set" in str(caught.value)
 
 
 def test_the_table_shows_the_largest_and_sums_up_the_rest() -> None:

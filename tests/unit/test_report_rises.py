@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.ledger.report.fleet.rises import Rise, Rises, Shared, rise
-from gpuledger.ledger.report.fleet.scraped import Window
+from gpuledger.ledger.report.fleet.scraped import Scrapes, Window
 
 HERE, THERE = ("job", "a:9400", "", ""), ("job", "b:9400", "", "")
 NAME = ("GPU-0", "process", "measured")
@@ -256,3 +256,7 @@ def test_of_two_targets_the_truth_lies_within_the_stated_error(
     assert abs(found.amount - truth) <= found.error + 1e-6
     if not fell:
         assert (found.amount, found.error) == (truth, 0)
+
+
+def test_a_label_that_is_not_there_is_an_empty_name() -> None:
+    assert Scrapes().own({"uuid": "GPU-0"}, ("uuid", "pod", "job")) == ("GPU-0", "", "")

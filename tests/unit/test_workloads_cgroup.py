@@ -386,6 +386,7 @@ OTHER_BATCH_SYSTEMS: list[Row] = [
 USERS_AND_UNITS: list[Row] = [
     (f"{USER}/session-3.scope", user(1000, "session-3.scope"), "ssh login"),
     ("/user.slice/user-0.slice/session-c1.scope", user(0, "session-c1.scope"), "root's login"),
+    (f"{USER}:session-3.scope", user(1000, "session-3.scope"), "a colon between slice and scope"),
     (
         f"{USER}/user@1000.service/app.slice/app-gnome-blender-4242.scope",
         user(1000, "app-gnome-blender-4242.scope"),

@@ -47,7 +47,8 @@ def parsed(text: str, *, quickly: bool = False) -> Any:
         reader = loader(text)
         try:
             node = reader.get_single_node()
-            check(node)
+            check_texts(node)
+            _check_size(node)
             return None if node is None else reader.construct_document(node)
         finally:
             reader.dispose()
@@ -58,9 +59,49 @@ def parsed(text: str, *, quickly: bool = False) -> Any:
     except RecursionError:
         raise NotYaml("it is nested too deeply") from None
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
-        # What PyYAML's constructors raise for the 13th month, for `!!int abc`, for a number of 5000 digits.
-        why = str(error) if type(error) is ValueError else "a value does not fit its type"
-        raise NotYaml(why) from None
+        # What PyYAML's constructors raise for the 13th month, for `!!int abc`, for a number of 5000 digits;
+        # their words repeat the value.
+        raise NotYaml(f"it has a value that does not fit its form ({type(error).__name__})") from None
+
+
+def check_texts(node: yaml.Node | None) -> None:
+    """Raise NotYaml for a text that no path and no name can be."""
+    seen: set[int] = set()
+    waiting = [] if node is None else [node]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one.value, str) and _NO_TEXT.search(one.value):
+            raise NotYaml("it has an escape of what no text may hold (a zero byte, half a character)")
+        waiting += _below(one)
+
+
+def _check_size(node: yaml.Node | None) -> None:
+    """Raise NotYaml for what is too much, or endless, once every alias is followed."""
+    sizes: dict[int, int] = {}
+    around: set[int] = set()
+    waiting = [] if node is None else [(node, False)]
+    while waiting:
+        one, done = waiting.pop()
+        below = list(_below(one))
+        if done:
+            around.remove(id(one))
+            sizes[id(one)] = 1 + sum(sizes[id(inner)] for inner in below)
+            if sizes[id(one)] > _MOST_VALUES:
+                raise NotYaml(f"it has more than {_MOST_VALUES} values, its aliases followed")
+        elif id(one) in around:
+            raise NotYaml("it has an alias of what the alias stands in")
+        elif id(one) not in sizes:
+            around.add(id(one))
+            waiting += [(one, True), *((inner, False) for inner in below)]
+
+
+def _below(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node.value, list):
+        for inner in node.value:
+            yield from inner if isinstance(inner, tuple) else (inner,)
 
 
 def trouble_of(error: yaml.YAMLError) -> str:
@@ -76,35 +117,3 @@ def trouble_of(error: yaml.YAMLError) -> str:
         said = f"{context}, {said}"
     # Single signs and the names of tokens, as '<scalar>', are no secrets.
     return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "'...'", said) + where
-
-
-def check(node: yaml.Node | None) -> None:
-    """Raise NotYaml for a text that no path or name can be, and for too much behind aliases."""
-    sizes: dict[int, int] = {}
-    around: set[int] = set()
-    waiting = [] if node is None else [(node, False)]
-    while waiting:
-        one, done = waiting.pop()
-        below = list(_below(one))
-        if done:
-            around.remove(id(one))
-            sizes[id(one)] = 1 + sum(sizes[id(inner)] for inner in below)
-            _check_one(one, sizes[id(one)])
-        elif id(one) in around:
-            raise NotYaml("it has an alias of what the alias stands in")
-        elif id(one) not in sizes:
-            around.add(id(one))
-            waiting += [(one, True), *((inner, False) for inner in below)]
-
-
-def _below(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node.value, list):
-        for inner in node.value:
-            yield from inner if isinstance(inner, tuple) else (inner,)
-
-
-def _check_one(node: yaml.Node, size: int) -> None:
-    if size > _MOST_VALUES:
-        raise NotYaml(f"it has more than {_MOST_VALUES} values, its aliases followed")
-    if isinstance(node.value, str) and _NO_TEXT.search(node.value):
-        raise NotYaml("it has an escape of what no text may hold (a zero byte, half a character)")

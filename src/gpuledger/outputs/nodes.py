@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuledger.host.documents import NotYaml, check, text_of, trouble_of
+from gpuledger.host.documents import NotYaml, check_texts, text_of, trouble_of
 from gpuledger.model.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
     try:
         # BaseLoader: no text is taken for a number, a date or a boolean.
         node = yaml.compose(text_of(file), Loader=yaml.BaseLoader)
-        check(node)
+        check_texts(node)
     except OSError as error:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
     except NotYaml as error:

@@ -72,7 +72,11 @@ def numbering(lines: Iterable[dict[str, str]], node: str) -> Numbering:
 def expand(text: str) -> list[str]:
     """Slurm's lists: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
     names = (name for part in _parts(text[:_LONGEST_LIST]) for name in _expand(part, _DEEPEST))
-    return [name for name in islice(names, _MOST_NAMES) if len(name) <= _LONGEST_NAME]
+    return list(_bounded(names))
+
+
+def _bounded(names: Iterable[str]) -> Iterator[str]:
+    return (name for name in islice(names, _MOST_NAMES) if len(name) <= _LONGEST_NAME)
 
 
 def _files(line: dict[str, str]) -> Iterator[tuple[str, ...]]:
@@ -83,7 +87,7 @@ def _files(line: dict[str, str]) -> Iterator[tuple[str, ...]]:
 
 def _natural(group: Sequence[str]) -> list[tuple[int, str]]:
     pieces = re.split(r"(\d+)", group[0]) if group else []
-    return [(int(piece) if piece.isdigit() else -1, piece) for piece in pieces]
+    return [(int(piece) if piece.isdecimal() and len(piece) < 20 else -1, piece) for piece in pieces]
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -96,6 +100,10 @@ def _expand(part: str, depth: int) -> Iterator[str]:
     if not match or not depth:
         yield part
         return
+    # Once, not for each number before them: where there are none, there are no names at all.
+    rests = list(_bounded(_expand(match[3], depth - 1)))
+    if not rests:
+        return
     for item in match[2].split(","):
         bounds = _RANGE.fullmatch(item)
         if not bounds:
@@ -103,4 +111,4 @@ def _expand(part: str, depth: int) -> Iterator[str]:
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         for number in range(first, min(last, first + _LONGEST_RANGE) + 1):
             head = f"{match[1]}{number:0{len(bounds[1])}d}"
-            yield from (head + rest for rest in _expand(match[3], depth - 1))
+            yield from (head + rest for rest in rests)

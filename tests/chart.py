@@ -110,6 +110,23 @@ MATRIX: Mapping[str, Values] = {
         },
         "networkPolicy": {"enabled": True},
     },
+    "operator": {
+        "operator": {"enabled": True, "replicas": 2, "nodeSelector": {"pool": "system"}},
+        "whatapCompat": {"enabled": True},
+        "networkPolicy": {"enabled": True},
+        "imagePullSecrets": [{"name": "registry"}],
+    },
+    "operator, OpenShift, beside the chart's own": {
+        "operator": {"enabled": True, "defaultRemoteWrite": [{"url": "http://store/write"}]},
+        "openshift": {"enabled": True},
+        "mode": "daemonset",
+    },
+    "the agent alone": {
+        "mode": "none",
+        "agent": {"enabled": True, "config": {"remote_write": [{"url": "http://store/write"}]}},
+        "networkPolicy": {"enabled": True},
+        "openshift": {"enabled": True},
+    },
     "everything else": {
         "namespace": {"create": True},
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},

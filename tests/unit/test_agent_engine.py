@@ -45,6 +45,27 @@ def test_receivers_are_as_written_but_for_our_own_queue(tmp_path: Path) -> None:
     assert printed(tmp_path, POD)["remote_write"] == [{"url": "http://store/write"}]
 
 
+def test_a_username_is_printed_where_a_file_has_it(tmp_path: Path) -> None:
+    """Prometheus 2.42 has no key for such a file; the password stays in its own."""
+    (tmp_path / "user").write_text("scraper\n")
+    secured = SECURED | {"basicAuth": {"usernameFile": "user", "passwordFile": "/p"}}
+    (job,) = printed(tmp_path, POD | {"endpoints": [secured]})["scrape_configs"]
+    assert job["basic_auth"] == {"username": "scraper", "password_file": "/p"}
+
+
+def test_so_is_a_receivers(tmp_path: Path) -> None:
+    (tmp_path / "user").write_text("writer\n")
+    receiver = {
+        "url": "https://store/write",
+        "basic_auth": {"username_file": "user", "password_file": "/p"},
+    }
+    file = tmp_path / "agent.yaml"
+    written = {"features": {"openAgent": {"targets": [POD]}}, "remote_write": [receiver]}
+    file.write_text(json.dumps(written))
+    made = prometheus_config(read_agent_config(file, {}), written, None, Shard())
+    assert made["remote_write"][0]["basic_auth"] == {"username": "writer", "password_file": "/p"}
+
+
 def test_a_shard_is_kept_by_the_hash_of_the_address(tmp_path: Path) -> None:
     (job,) = printed(tmp_path, POD, shard=Shard(1, 3))["scrape_configs"]
     assert job["relabel_configs"][-2:] == [

@@ -136,6 +136,7 @@ def test_names_are_unique_and_namespaces_the_releases(values: Any) -> None:
         "PriorityClass",
         "Namespace",
         "SecurityContextConstraints",
+        "CustomResourceDefinition",
     )
     for kind, namespace, name in names:
         assert (namespace is None) == (kind in cluster), (kind, name)

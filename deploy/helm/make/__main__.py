@@ -1,7 +1,7 @@
 """Write what the chart has out of other files: `python deploy/helm/make [CHART]`.
 
-README's values, values.schema.json, and under files/ the defaults, dashboards and rules, which Helm cannot
-read from outside of a chart.
+README's values, values.schema.json, and under files/ the defaults, dashboards, rules and CRDs, which Helm
+cannot read from outside of a chart.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import crds
 import readme
 import schema
 import values
@@ -30,6 +31,7 @@ def main(chart: Path) -> None:
     shutil.copyfile(chart / "values.yaml", chart / "files/defaults.yaml")
     _copy(sorted((DEPLOY / "grafana/dashboards").glob("*.json")), chart / "files/dashboards")
     _copy(sorted((DEPLOY / "prometheus/rules").glob("*.yml")), chart / "files/rules")
+    crds.write(chart / "files/crds")
 
 
 def _copy(files: list[Path], folder: Path) -> None:

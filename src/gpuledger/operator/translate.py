@@ -59,7 +59,7 @@ def _ignored(spec: Plain, k8s: Plain) -> Iterator[Problem]:
     if namespace:
         yield Problem(
             "spec.features.k8sAgent.namespace",
-            "objects are made in the namespace that the chart's operator.whatapCompat.namespace names",
+            "objects are made in the namespace that the chart's whatapCompat.namespace names",
         )
     gpu = k8s.get("gpuMonitoring") or {}
     if gpu.get("groupLabelAllowlistRegex") and not _label_patterns(gpu):

@@ -4,10 +4,10 @@
 {{- if and $v.agent.enabled (not $v.agent.config.remote_write) -}}
 {{- fail "agent.enabled: nobody is named to deliver to; set agent.config.remote_write to a list with at least one url" -}}
 {{- end -}}
-{{- if $v.operator.enabled -}}
-{{- fail "operator.enabled: this version of the chart has no operator yet; set it to false" -}}
+{{- if and $v.whatapCompat.enabled (not $v.operator.enabled) -}}
+{{- fail "whatapCompat.enabled: it is the operator that reads WhatapAgent; set operator.enabled to true as well" -}}
 {{- end -}}
-{{- if ne .asked "daemonset" -}}
+{{- if not (has .asked (list "daemonset" "none")) -}}
 {{- include "gpuledger.checkSchedule" . -}}
 {{- end -}}
 {{- if and (eq .mode "cronjob") $v.dialect (without $v.dialect "process" "session") -}}

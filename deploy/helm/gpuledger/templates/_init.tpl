@@ -1,7 +1,7 @@
 {{/*
 What every template begins with. It puts into the root:
   v          the values; beneath those of an older chart (helm upgrade --reuse-values) lie this chart's defaults
-  mode       daemonset, cronjob or collect: what is really made
+  mode       daemonset, cronjob, collect or none: what is really made
   component  exporter or collector
   nodes      cronjob: names of the GPU nodes, as far as they are known
   writers    cronjob and collect: (dict name suspended), the one that writes first
@@ -16,7 +16,8 @@ What every template begins with. It puts into the root:
 {{- $_ := set . "v" $v -}}
 {{- $process := index $v "gpu-process-exporter" "enabled" -}}
 {{- $session := index $v "gpu-session-monitoring" "enabled" -}}
-{{- $mode := default (ternary "cronjob" "daemonset" (or $process $session)) $v.mode -}}
+{{- $usual := ternary "none" "daemonset" $v.operator.enabled -}}
+{{- $mode := default (ternary "cronjob" $usual (or $process $session)) $v.mode -}}
 {{- $_ = set . "asked" $mode -}}
 {{- $_ = set . "made_up" (or (hasPrefix "simulator" $v.source) (hasPrefix "replay:" $v.source)) -}}
 {{- $_ = set . "nodes" (list) -}}
@@ -27,7 +28,7 @@ What every template begins with. It puts into the root:
 {{- end -}}
 {{- end -}}
 {{- $_ = set . "mode" $mode -}}
-{{- $_ = set . "component" (ternary "exporter" "collector" (eq $mode "daemonset")) -}}
+{{- $_ = set . "component" (ternary "exporter" "collector" (has $mode (list "daemonset" "none"))) -}}
 {{- $writers := list -}}
 {{- if or $process (not $session) -}}
 {{- $writers = append $writers (dict "name" "gpu-process-metrics-collector" "suspended" $v.cronjob.suspend) -}}

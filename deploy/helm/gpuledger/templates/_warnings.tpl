@@ -2,7 +2,7 @@
 {{- define "gpuledger.warnings" -}}
 {{- $v := .v -}}
 {{- $said := list -}}
-{{- if ne .asked "daemonset" -}}
+{{- if not (has .asked (list "daemonset" "none")) -}}
 {{- $minute := first (regexFindAll "\\S+" $v.collection.schedule -1) -}}
 {{- $step := regexFind "^\\*/[0-9]+$" (default "" $minute) | trimPrefix "*/" -}}
 {{- if gt (int (default "0" $step)) 5 -}}

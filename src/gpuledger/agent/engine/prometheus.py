@@ -15,7 +15,7 @@ from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.relabel.rule import Relabelling, Rule
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.model.errors import UsageError
-from gpuledger.outputs.remote_write.settings import ClientTls, Login, Secret
+from gpuledger.outputs.remote_write.settings import ClientTls, Login, ReceiverSettings, Secret
 from gpuledger.workloads.pods.access import Access
 
 Yaml = dict[str, Any]
@@ -36,13 +36,23 @@ def prometheus_config(
             jobs.append(_selected(selection, endpoint, number, access, shard))
     external = (written.get("global") or {}).get("external_labels") or {}
     receivers = [
-        {key: value for key, value in one.items() if key != "queue"} for one in written["remote_write"]
+        _receiver(one, settings)
+        for one, settings in zip(written["remote_write"], config.receivers, strict=True)
     ]
     return {
         **({"global": {"external_labels": external}} if external else {}),
         "scrape_configs": jobs,
         "remote_write": receivers,
     }
+
+
+def _receiver(written: Mapping[str, Any], settings: ReceiverSettings) -> Yaml:
+    found = {key: value for key, value in written.items() if key != "queue"}
+    basic = found.get("basic_auth") or {}
+    if "username_file" in basic and settings.login is not None:
+        others = {key: value for key, value in basic.items() if key != "username_file"}
+        found["basic_auth"] = {"username": _username(settings.login, "basic_auth"), **others}
+    return found
 
 
 def _static(target: Target, number: int, shard: Shard) -> Yaml:
@@ -201,13 +211,9 @@ def _login(login: Login | None) -> Yaml:
     if login is None:
         return {}
     if login.scheme == "Basic":
-        if login.user.file is not None or not login.user.text:
-            raise UsageError(
-                "basicAuth: Prometheus takes a username from its configuration alone; give username"
-            )
         return {
             "basic_auth": {
-                "username": login.user.text,
+                "username": _username(login, "basicAuth"),
                 "password_file": _file(login.credentials, "basicAuth"),
             }
         }
@@ -217,6 +223,19 @@ def _login(login: Login | None) -> Yaml:
             "credentials_file": _file(login.credentials, "authorization"),
         }
     }
+
+
+def _username(login: Login, what: str) -> str:
+    """As text, which a password never is: Prometheus 2.42 knows no file for it."""
+    alone = f"{what}: Prometheus takes a username from its configuration alone"
+    if login.user.held is not None:
+        raise UsageError(f"{alone}; give username")
+    if login.user.file is None:
+        return login.user.text
+    try:
+        return login.user.file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{alone}, and {login.user.file} cannot be read; give username") from None
 
 
 def _file(secret: Secret, what: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuledger.operator.schema.gpu_monitor import METADATA_NAME, SPEC
-from gpuledger.operator.schema.nodes import Count, Each, Fields, Node, Schema, Text
+from gpuledger.operator.schema.nodes import INT64, Count, Each, Fields, Node, Schema, Text
 from gpuledger.operator.schema.whatap_agent import WHATAP_NAME, WHATAP_SPEC
 
 PART_OF: Final = "app.kubernetes.io/part-of"
@@ -22,12 +22,12 @@ _CONDITION: Final = Fields(
         "reason": Text("In one word."),
         "message": Text("In a sentence, with the field's path where there is one."),
         "lastTransitionTime": Text("Since when."),
-        "observedGeneration": Count("Of which generation this is said.", highest=2**62),
+        "observedGeneration": Count("Of which generation this is said.", highest=INT64),
     },
     required=("type", "status"),
 )
 _STATUS: Final[Mapping[str, Node]] = {
-    "observedGeneration": Count("The generation that was last looked at.", highest=2**62),
+    "observedGeneration": Count("The generation that was last looked at.", highest=INT64),
     "conditions": Each(_CONDITION, "How it stands."),
     "gpuNodes": Count("Nodes that are to have an exporter."),
     "exportersReady": Count("Exporters that answer."),
@@ -68,7 +68,7 @@ def foreign(definition: Mapping[str, Any]) -> str:
         return ""
     return (
         f"the CRD {metadata.get('name', '')} is another operator's, and left alone: "
-        "uninstall that operator and its CRD first, or set operator.whatapCompat.enabled to false"
+        "uninstall that operator and its CRD first, or set whatapCompat.enabled to false"
     )
 
 

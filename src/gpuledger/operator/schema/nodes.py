@@ -14,6 +14,8 @@ from gpuledger.operator.problem import Problem
 
 Schema = dict[str, Any]
 
+# Beyond it Kubernetes knows no numbers: a bound at it is none.
+INT64: Final = 2**63 - 1
 # Of a wrong value, so much is repeated in a status.
 _LONGEST: Final = 60
 
@@ -95,8 +97,12 @@ class Count(Node):
 
     def openapi(self) -> Schema:
         """As OpenAPI has it."""
-        wide = "int64" if self.highest >= 2**31 else "int32"
-        return {"type": "integer", "format": wide, "minimum": self.lowest, "maximum": self.highest}
+        made: Schema = {"type": "integer", "format": "int64" if self.highest >= 2**31 else "int32"}
+        if self.lowest > -INT64:
+            made["minimum"] = self.lowest
+        if self.highest < INT64:
+            made["maximum"] = self.highest
+        return made
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """What is wrong with a value."""

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuledger.operator.schema.nodes import Count, Each, Fields, Named, Node, NumberOrText, Switch, Text
+from gpuledger.operator.schema.nodes import (
+    INT64,
+    Count,
+    Each,
+    Fields,
+    Named,
+    Node,
+    NumberOrText,
+    Switch,
+    Text,
+)
 
 NAME: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _KEY: Final = "^[-._a-zA-Z0-9]+$"
@@ -46,7 +56,7 @@ TOLERATIONS: Final = Each(
             "operator": Text("Equal where nothing is said.", words=("Exists", "Equal", "Lt", "Gt")),
             "value": Text("The taint's value.", longest=63),
             "effect": Text("Empty: every effect.", words=("", "NoSchedule", "PreferNoSchedule", "NoExecute")),
-            "tolerationSeconds": Count("For NoExecute: so long.", -(2**62), 2**62),
+            "tolerationSeconds": Count("For NoExecute: so long.", -INT64, INT64),
         }
     ),
     "Taints to live with.",

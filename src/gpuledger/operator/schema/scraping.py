@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuledger.operator.schema.nodes import Count, Each, Fields, Named, Node, NumberOrText, Switch, Text
+from gpuledger.operator.schema.nodes import (
+    INT64,
+    Count,
+    Each,
+    Fields,
+    Named,
+    Node,
+    NumberOrText,
+    Switch,
+    Text,
+)
 from gpuledger.operator.schema.pods import PLAIN, secret_key, selector
 
 _DURATION: Final = "^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$"
@@ -15,7 +25,7 @@ _RELABEL: Final = Each(
             "sourceLabels": Each(PLAIN, "The same word as Prometheus Operator has it."),
             "separator": Text("Between them; ; where nothing is said."),
             "regex": Text("RE2, anchored; (.*) where nothing is said."),
-            "modulus": Count("For hashmod.", 0, 2**63 - 1),
+            "modulus": Count("For hashmod.", 0, INT64),
             "target_label": Text("The label that is set."),
             "targetLabel": Text("The same word as Prometheus Operator has it."),
             "replacement": Text("What it is set to; $1 where nothing is said."),

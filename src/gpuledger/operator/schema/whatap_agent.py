@@ -125,9 +125,7 @@ _K8S_AGENT: Final = Fields(
         "gpuMonitoring": _GPU_MONITORING,
         "nodeAgent": Fields(_NODE_AGENT, "Where the exporter's pods run, and how.", open=True),
         "masterAgent": Unheeded("metrics of the cluster are kube-state-metrics', not gpuledger's"),
-        "namespace": Text(
-            "Where objects are made is the operator's to say: operator.whatapCompat.namespace."
-        ),
+        "namespace": Text("Where objects are made is the operator's to say: whatapCompat.namespace."),
         **{
             name: Unheeded("metrics of the control plane are not gpuledger's")
             for name in ("apiserverMonitoring", "etcdMonitoring", "schedulerMonitoring")

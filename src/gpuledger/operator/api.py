@@ -13,13 +13,11 @@ import aiohttp
 from gpuledger import __version__
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
+from gpuledger.operator.render.names import MANAGER
 from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.tls import tls_context
 
 Json = dict[str, Any]
-
-# By this name the API server knows which fields of an object are ours.
-MANAGER: Final = "gpuledger-operator"
 
 PLAIN: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"

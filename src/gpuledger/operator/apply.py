@@ -15,15 +15,17 @@ from gpuledger.operator.kinds import (
     OURS,
     Key,
     Kind,
+    as_owner,
     is_ending,
+    is_made_for,
     key_of,
     kind_of,
-    owner_of,
     path_of,
     uid_of,
     version_of,
 )
-from gpuledger.operator.owned import Owned
+from gpuledger.operator.owned import Owned, strangers
+from gpuledger.operator.render.names import owned_by
 
 log = logging.getLogger("gpuledger.operator")
 
@@ -111,15 +113,16 @@ class Applier:
                 log.info("%s is not wanted any more and was deleted", key)
         return outcome
 
-    async def clean(self, owner: str) -> int:
-        """Delete all that was made for the monitor, and what is waiting in volumes; how much that was.
+    async def clean(self, monitor: Json) -> int:
+        """Delete all that was made for a resource, and what is waiting in volumes; how much that was.
 
         The server is asked, not memory: after this nobody looks for what was left behind.
         """
         deleted = 0
+        claimed = {"metadata": {"labels": owned_by(as_owner(monitor))}}
         for kind in reversed(KINDS):
             for body in (await self.list_kind(kind)).bodies:
-                if owner_of(body) != owner or is_ending(body):
+                if is_ending(body) or not is_made_for(body, uid_of(monitor), claimed):
                     continue
                 if kind.kind == "StatefulSet":
                     # Before it: without the set nobody knows any more whose they are.
@@ -160,7 +163,7 @@ class Applier:
         """
         path, key = path_of(step.wanted), key_of(step.wanted)
         there = self._owned.get(key) or await self._found(path)
-        if there is not None and not _is_made_for(there, owner):
+        if there is not None and not is_made_for(there, owner, step.wanted):
             raise Rejected(
                 f"{key} is there already and was not made for this resource; delete it, or the resource "
                 "that it was made for"
@@ -229,6 +232,8 @@ class Applier:
                 # What depends on it is being let go: the watch tells when it is gone.
                 return
         became = await self._api.apply(path_of(step.wanted), step.wanted)
+        if surplus := strangers(became, step.wanted):
+            became = await self._api.merge(path_of(step.wanted), surplus)
         self._owned.agree(step.wanted, became)
         if step.repair:
             outcome.repaired.append(key)
@@ -252,9 +257,3 @@ def _keeps_its_pods(there: Json, wanted: Json) -> bool:
     if there["kind"] not in ("StatefulSet", "DaemonSet"):
         return False
     return bool(there["spec"]["selector"] == wanted["spec"]["selector"])
-
-
-def _is_made_for(body: Json, owner: str) -> bool:
-    """Whether it names the monitor as its owner: a hand may have taken the operator's label from it."""
-    references = body["metadata"].get("ownerReferences") or ()
-    return any(reference.get("uid") == owner for reference in references)

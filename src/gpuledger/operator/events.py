@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.operator.api import MANAGER, Api, Json, Refused
+from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.kinds import EVENT
 from gpuledger.operator.owned import digest
+from gpuledger.operator.render.names import MANAGER
 
 log = logging.getLogger("gpuledger.operator")
 

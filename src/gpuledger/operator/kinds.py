@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.operator.api import Json
+from gpuledger.operator.facts import Owner
+from gpuledger.operator.render.names import MANAGER, MONITOR, MONITOR_KIND
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-OPERATOR: Final = "gpuledger-operator"
 # Of everything that the operator has made and of nothing else.
-OURS: Final = f"{MANAGED_BY}={OPERATOR}"
+OURS: Final = f"{MANAGED_BY}={MANAGER}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,35 @@ def is_ending(body: Json) -> bool:
 def owner_of(body: Json) -> str:
     """The uid of the monitor that it was made for; empty when it was not."""
     metadata = body["metadata"]
-    if (metadata.get("labels") or {}).get(MANAGED_BY) != OPERATOR:
+    if (metadata.get("labels") or {}).get(MANAGED_BY) != MANAGER:
         return ""
-    for reference in metadata.get("ownerReferences") or ():
-        if (reference.get("apiVersion"), reference.get("kind")) in _OWNERS:
-            return str(reference.get("uid") or "")
-    return ""
+    return next(iter(_owners(body)), "")
+
+
+def as_owner(monitor: Json) -> Owner:
+    """A resource as its objects name it."""
+    metadata = monitor["metadata"]
+    return Owner(monitor["apiVersion"], monitor["kind"], metadata["name"], metadata["uid"])
+
+
+def is_made_for(body: Json, owner: str, wanted: Json) -> bool:
+    """Whether it was made for the monitor with this uid, which wants it to be so.
+
+    A hand may have taken either sign from it, the labels or the reference to its owner.
+    """
+    owners = _owners(body)
+    if owners:
+        return owner in owners
+    labels, claimed = body["metadata"].get("labels") or {}, wanted["metadata"]["labels"]
+    return all(labels.get(name) == claimed[name] for name in (MANAGED_BY, MONITOR, MONITOR_KIND))
+
+
+def _owners(body: Json) -> list[str]:
+    """The uids of the monitors that it names as its owners."""
+    references = body["metadata"].get("ownerReferences") or ()
+    return [
+        str(one.get("uid") or "") for one in references if (one.get("apiVersion"), one.get("kind")) in _OWNERS
+    ]
 
 
 _OWNERS: Final = {(kind.api_version, kind.kind) for kind in (GPU_MONITOR, WHATAP_AGENT)}

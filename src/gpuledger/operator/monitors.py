@@ -63,6 +63,8 @@ class Monitors:
         self._deadline = progress_deadline
         self._woken = woken
         self._known: dict[str, Monitor] = {}
+        # An answer may come after the watch has told that the resource is gone.
+        self._gone: set[str] = set()
 
     def __iter__(self) -> Iterator[Monitor]:
         return iter(tuple(self._known.values()))
@@ -75,6 +77,8 @@ class Monitors:
         """This is how a resource is, or was a while ago."""
         uid = str(body["metadata"]["uid"])
         known = self._known.get(uid)
+        if uid in self._gone:
+            return
         if known is None:
             self._known[uid] = Monitor(body, read(body), Deadline(self._deadline))
         elif version_of(body) > version_of(known.body):
@@ -92,7 +96,9 @@ class Monitors:
 
     def forget(self, body: Json) -> None:
         """It is gone."""
-        if self._known.pop(str(body["metadata"]["uid"]), None) is not None:
+        uid = str(body["metadata"]["uid"])
+        self._gone.add(uid)
+        if self._known.pop(uid, None) is not None:
             self._wake_all()
 
     def settle(self, kind: str, listed: Sequence[Json], version: int) -> None:

@@ -14,9 +14,9 @@ from gpuledger.model.source import Clock
 from gpuledger.operator.api import Api, HttpTransport, Json, Refused
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.crds.definitions import foreign
-from gpuledger.operator.facts import Facts, Owner
+from gpuledger.operator.facts import Facts
 from gpuledger.operator.families import View
-from gpuledger.operator.kinds import DEFINITION, GPU_MONITOR, WHATAP_AGENT, Kind
+from gpuledger.operator.kinds import DEFINITION, GPU_MONITOR, WHATAP_AGENT, Kind, as_owner
 from gpuledger.operator.leader import Leader
 from gpuledger.operator.place import Place
 from gpuledger.operator.render.objects import Rendered, render
@@ -117,9 +117,7 @@ class Operator:
             self._term = None
 
     def _render(self, body: Json, monitor: GpuMonitor) -> Rendered:
-        metadata = body["metadata"]
-        owner = Owner(body["apiVersion"], body["kind"], metadata["name"], metadata["uid"])
-        return render(monitor, self._facts.of(owner))
+        return render(monitor, self._facts.of(as_owner(body)))
 
     async def _kinds(self) -> list[Kind]:
         """The kinds of resources that are ours to serve. Raises GpuledgerError when there is none."""

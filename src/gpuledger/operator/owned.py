@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from gpuledger.operator.api import Json
 from gpuledger.operator.kinds import Key, key_of, owner_of, uid_of, version_of
@@ -28,7 +28,8 @@ class Owned:
 
     Whether an object is as wanted is not seen from its fields alone, for the server writes some of them in
     its own way (`1000m` as `1`) and adds defaults. It is seen from this: nothing of what was wanted reads
-    otherwise than in the server's answer to the apply. Only a hand on our own fields is a difference then.
+    otherwise than in the server's answer to the apply. What others add beside it is theirs and no difference,
+    but where one more entry means something else altogether: see `strangers`.
     """
 
     def __init__(self, changed: Callable[[str], None] = lambda _: None) -> None:
@@ -110,7 +111,7 @@ class Owned:
         agreed, live = self._agreed.get(key), self._objects.get(key)
         if agreed is None or live is None or agreed.wanted != digest(wanted):
             return True
-        return agreed.became != digest(_share(live, wanted))
+        return agreed.became != digest(_share(live, wanted)) or bool(strangers(live, wanted))
 
 
 def digest(value: object) -> str:
@@ -123,3 +124,33 @@ def _share(live: Any, wanted: Any) -> Any:
     if not isinstance(wanted, Mapping) or not isinstance(live, Mapping):
         return live
     return {key: _share(live.get(key), part) for key, part in wanted.items()}
+
+
+# Maps of which every entry counts: who is chosen by a service, where pods may run, what a program reads.
+_WHOLE: Final = (("spec", "selector"), ("spec", "template", "spec", "nodeSelector"), ("data",))
+
+
+def strangers(live: Json, wanted: Json) -> Json:
+    """A merge patch that takes entries away which others have put where all entries are ours; empty for none.
+
+    Server-side apply leaves them: it knows them to be another's.
+    """
+    patch: Json = {}
+    for path in _WHOLE:
+        here, ours = _at(live, path), _at(wanted, path)
+        if path == ("spec", "selector") and "matchLabels" in ours:
+            # A set's, which nobody can change.
+            continue
+        if surplus := sorted(here.keys() - ours.keys()):
+            inner = patch
+            for key in path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[path[-1]] = dict.fromkeys(surplus)
+    return patch
+
+
+def _at(body: Json, path: Sequence[str]) -> Mapping[str, Any]:
+    found: Any = body
+    for key in path:
+        found = (found or {}).get(key)
+    return found or {}

@@ -137,7 +137,7 @@ class Reconciler:
         finalizers = monitor.body["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             return
-        deleted = await self._applier.clean(monitor.uid)
+        deleted = await self._applier.clean(monitor.body)
         log.info("%s is deleted, and with it %d objects that were made for it", monitor.name, deleted)
         await self._set_finalizers(monitor, [one for one in finalizers if one != FINALIZER])
         self._events.forget(monitor.uid)

@@ -65,7 +65,7 @@ class RunningOperator:
     def kill(self) -> None:
         """As a node does that loses its power."""
         self.program.process.kill()
-        self.program.process.wait()
+        self.program.stop()
 
 
 class Installed:
@@ -73,7 +73,7 @@ class Installed:
 
     def __init__(self, plane: ControlPlane, helm: Helm, folder: Path) -> None:
         self.api: Client = plane.admin
-        self._plane = plane
+        self.plane = plane
         self._folder = folder
         objects = helm.objects()
         (self.deployment,) = (one for one in objects if one["kind"] == "Deployment")
@@ -93,8 +93,8 @@ class Installed:
         return [
             *(one for one in container["args"] if not one.startswith(ours)),
             *(f"--config={self.config}", f"--listen-address=127.0.0.1:{port}"),
-            *("--kubernetes-api", self._plane.url),
-            *("--kubernetes-ca-file", str(self._plane.ca_file)),
+            *("--kubernetes-api", self.plane.url),
+            *("--kubernetes-ca-file", str(self.plane.ca_file)),
             *("--kubernetes-token-file", str(self._token)),
             *("--lease-duration=3s", *more),
         ]
@@ -150,7 +150,9 @@ class Installed:
             return {}
         return {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
 
-    def wait_condition(self, kind: str, name: str, condition: str, status: str, reason: str) -> Json:
+    def wait_condition(
+        self, kind: str, name: str, condition: str, status: str, reason: str, patience: float = 60.0
+    ) -> Json:
         """The condition, once it is so."""
 
         def told() -> Json | None:
@@ -160,13 +162,13 @@ class Installed:
             return next(one for one in found if one["type"] == condition)
 
         try:
-            return wait_until(told, f"{kind} {name}: {condition}={status} ({reason})", 30)
+            return wait_until(told, f"{kind} {name}: {condition}={status} ({reason})", patience)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {self.conditions(kind, name)}") from None
 
-    def wait_made(self, kind: str, name: str) -> list[str]:
+    def wait_made(self, kind: str, name: str, patience: float = 60.0) -> list[str]:
         """What there is once all is made that the newest spec asks for."""
-        self.wait_condition(kind, name, "Available", "False", "Starting")
+        self.wait_condition(kind, name, "Available", "False", "Starting", patience)
         return self.made()
 
     def made(self) -> list[str]:
@@ -208,12 +210,12 @@ class Installed:
 
     def writes(self, before: int = 0) -> list[Json]:
         """What operators have changed, or tried to, by the server's own log; beside their Lease."""
-        asked = self._plane.audited(self.user)[before:]
+        asked = self.plane.audited(self.user)[before:]
         return [one for one in asked if one["verb"] not in ("get", "list", "watch") and not _of_lease(one)]
 
     def asked(self) -> list[Json]:
         """Everything that operators have asked for, beside their Lease."""
-        return [one for one in self._plane.audited(self.user) if not _of_lease(one)]
+        return [one for one in self.plane.audited(self.user) if not _of_lease(one)]
 
 
 def _of_lease(event: Mapping[str, Any]) -> bool:

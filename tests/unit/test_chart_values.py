@@ -115,7 +115,10 @@ def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any
     ("values", "said"),
     [
         ({"agent": {"enabled": True}}, "agent.enabled: nobody is named to deliver to"),
-        ({"whatapCompat": {"enabled": True}}, "whatapCompat.enabled: it is the operator that reads WhatapAgent"),
+        (
+            {"whatapCompat": {"enabled": True}},
+            "whatapCompat.enabled: it is the operator that reads WhatapAgent",
+        ),
         (
             {"mode": "cronjob", "collection": {"schedule": "*/30 * * * * *"}},
             "collection.schedule: '*/30 * * * * *' has 6 fields; cron in Kubernetes has five, and no seconds",

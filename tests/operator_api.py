@@ -49,7 +49,7 @@ class MemoryApi:
         path = f"{question.path}/{body['metadata']['name']}"
         if path in self.objects:
             return _no(409, "AlreadyExists")
-        return 201, self._keep(path, body)
+        return 201, self.keep(path, body)
 
     def _put(self, question: Question, body: Json) -> tuple[int, Json]:
         there = self.objects.get(question.path)
@@ -57,7 +57,7 @@ class MemoryApi:
             return _no(404, "NotFound")
         if there["metadata"]["resourceVersion"] != body["metadata"].get("resourceVersion"):
             return _no(409, "Conflict")
-        return 200, self._keep(question.path, body)
+        return 200, self.keep(question.path, body)
 
     def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
         there = self.objects.get(question.path)
@@ -71,7 +71,7 @@ class MemoryApi:
         merged = _merged(there or {}, body)
         if "dryRun" in question.query or merged == there:
             return 200, merged
-        return 200 if there else 201, self._keep(question.path, merged)
+        return 200 if there else 201, self.keep(question.path, merged)
 
     def _delete(self, question: Question, body: Json) -> tuple[int, Json]:
         there = self.objects.get(question.path)
@@ -82,7 +82,7 @@ class MemoryApi:
         del self.objects[question.path]
         return 200, there
 
-    def _keep(self, path: str, body: Json) -> Json:
+    def keep(self, path: str, body: Json) -> Json:
         self._version += 1
         there = self.objects.get(path)
         uid = there["metadata"]["uid"] if there else f"uid-{self._version}"

@@ -74,7 +74,8 @@ class Installed:
     def __init__(self, plane: ControlPlane, helm: Helm, folder: Path) -> None:
         self.api: Client = plane.admin
         self.plane = plane
-        self._folder = folder
+        # What the newest operator says.
+        self.lines: list[str] = []
         objects = helm.objects()
         (self.deployment,) = (one for one in objects if one["kind"] == "Deployment")
         self.name = self.deployment["metadata"]["name"]
@@ -113,6 +114,7 @@ class Installed:
                 }
                 command = [sys.executable, *program, *self.arguments(port, *flags)]
                 running = RunningOperator(Program(command, environment), port)
+                self.lines = running.program.lines
                 stack.callback(running.stop)
                 running.program.wait_line("listening on")
                 return running
@@ -164,7 +166,8 @@ class Installed:
         try:
             return wait_until(told, f"{kind} {name}: {condition}={status} ({reason})", patience)
         except AssertionError as error:
-            raise AssertionError(f"{error}; it is {self.conditions(kind, name)}") from None
+            said = "\n".join(self.lines[-40:])
+            raise AssertionError(f"{error}; it is {self.conditions(kind, name)}; said:\n{said}") from None
 
     def wait_made(self, kind: str, name: str, patience: float = 60.0) -> list[str]:
         """What there is once all is made that the newest spec asks for."""
@@ -178,8 +181,12 @@ class Installed:
             for one in self.api.call("GET", kind.path(), labelSelector=OURS)["items"]:
                 metadata = one["metadata"]
                 found.append(f"{kind.kind} {metadata.get('namespace', '-')}/{metadata['name']}")
-        claims = self.api.call("GET", CLAIM.path(NAMESPACE))["items"]
-        return sorted([*found, *(f"{CLAIM.kind} {one['metadata']['name']}" for one in claims)])
+        return sorted(found)
+
+    def claims(self) -> list[str]:
+        """Volumes of agents that are not on their way out: a controller lets them go with their pods."""
+        items = self.api.call("GET", CLAIM.path(NAMESPACE))["items"]
+        return [one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"]]
 
     def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Json:
         return self.api.call("GET", self.path(kind, name, namespace))

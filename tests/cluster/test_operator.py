@@ -403,6 +403,31 @@ def test_an_object_of_somebody_else_is_not_taken(cluster: Installed) -> None:
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")
 
 
+def test_a_field_that_cannot_be_changed_makes_the_object_anew_and_keeps_its_pods(cluster: Installed) -> None:
+    cluster.apply("GpuMonitor", "main", {})
+    cluster.wait_made("GpuMonitor", "main")
+    before = cluster.get("StatefulSet", AGENT)
+    cluster.apply("GpuMonitor", "main", {"agent": {"persistence": {"size": "1Gi"}}})
+
+    def going() -> list[str]:
+        metadata = cluster.get("StatefulSet", AGENT)["metadata"]
+        return list(metadata.get("finalizers") or ()) if "deletionTimestamp" in metadata else []
+
+    # Its pods are let go, not deleted: the garbage collector does so, which does not run here.
+    assert wait_until(going, "the old one to go", 30) == ["orphan"]
+    cluster.api.call("PATCH", cluster.path("StatefulSet", AGENT), {"metadata": {"finalizers": None}})
+
+    def anew() -> Json | None:
+        answer = cluster.api.ask("GET", cluster.path("StatefulSet", AGENT))
+        found: Json = answer.json()
+        return found if answer.is_success and found["metadata"]["uid"] != before["metadata"]["uid"] else None
+
+    after = wait_until(anew, "the new one", 30)
+    assert after["spec"]["selector"] == before["spec"]["selector"]
+    assert [one["metadata"]["name"] for one in after["spec"]["volumeClaimTemplates"]] == ["queue"]
+    cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")
+
+
 def test_the_list_of_metrics_is_edited_by_its_users(cluster: Installed) -> None:
     cluster.apply("WhatapAgent", "whatap", EXAMPLES["tolerations"])
     cluster.wait_made("WhatapAgent", "whatap")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+import yaml
 
 from cluster.control_plane import ControlPlane
 from cluster.operators import NAMESPACE, RECEIVER, Installed, RunningOperator, installed
+from gpuledger.operator.kinds import CLAIM
 from running import wait_until
 
 Start = Callable[..., RunningOperator]
@@ -55,11 +61,6 @@ def test_killed_after_each_write_it_makes_all_changes_all_and_deletes_all(
     assert len(made) == 11
     # Finalizer, objects and status: each the last write of a life.
     assert len(killed_after(operator)) >= len(made) + 2
-    claim = {
-        "metadata": {"name": f"queue-{AGENT}-0", "labels": _chosen(release)},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    release.api.call("POST", f"api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims", claim)
 
     release.apply("GpuMonitor", "main", {"exporter": {"port": 9500}, "agent": {"enabled": False}})
     release.wait_condition("GpuMonitor", "main", "Available", "False", "Starting", 180)
@@ -73,26 +74,31 @@ def test_killed_after_each_write_it_makes_all_changes_all_and_deletes_all(
     assert len(deletions) >= len(made)
 
 
-def _chosen(release: Installed) -> dict[str, str]:
-    labels: dict[str, str] = release.get("StatefulSet", AGENT)["spec"]["selector"]["matchLabels"]
-    return labels
+def claim(release: Installed, name: str, labels: dict[str, str]) -> None:
+    """As the controller of StatefulSets makes one."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+    release.api.call("POST", CLAIM.path(NAMESPACE), body)
 
 
-def test_volumes_of_agents_go_with_the_monitor(release: Installed, start: Start) -> None:
+@pytest.fixture
+def claims(release: Installed) -> Iterator[None]:
+    yield
+    for one in release.api.call("GET", CLAIM.path(NAMESPACE))["items"]:
+        path = CLAIM.path(NAMESPACE, one["metadata"]["name"])
+        release.api.ask("PATCH", path, {"metadata": {"finalizers": None}})
+        release.api.ask("DELETE", path)
+
+
+def test_volumes_of_agents_go_with_the_monitor(release: Installed, start: Start, claims: None) -> None:
     start().wait_leads()
     release.apply("GpuMonitor", "main", {"agent": {"persistence": {"size": "1Gi"}}})
     release.wait_made("GpuMonitor", "main")
-    claims = f"api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
-    for name, labels in ((f"queue-{AGENT}-0", _chosen(release)), ("theirs", {})):
-        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-        release.api.call("POST", claims, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    chosen = release.get("StatefulSet", AGENT)["spec"]["selector"]["matchLabels"]
+    claim(release, f"queue-{AGENT}-0", chosen)
+    claim(release, "theirs", {})
     release.delete("GpuMonitor", "main")
-    left = [one["metadata"] for one in release.api.call("GET", claims)["items"]]
-    assert [one["name"] for one in left if "deletionTimestamp" not in one] == ["theirs"]
-    for one in left:
-        gone = {"metadata": {"finalizers": None}}
-        release.api.ask("PATCH", f"{claims}/{one['name']}", gone)
-        release.api.ask("DELETE", f"{claims}/{one['name']}")
+    assert release.claims() == ["theirs"]
 
 
 def test_the_last_good_spec_outlives_the_operator(release: Installed, start: Start) -> None:
@@ -182,3 +188,59 @@ def test_the_api_server_may_be_away_for_a_while(
     operator.wait_leads()
     release.api.call("DELETE", release.path("ConfigMap", AGENT))
     wait_until(lambda: release.api.ask("GET", release.path("ConfigMap", AGENT)).is_success, "the ConfigMap")
+
+
+def test_what_an_older_version_has_made_becomes_what_this_one_makes(release: Installed, start: Start) -> None:
+    written = release.config.read_text()
+    config = yaml.safe_load(written)
+    try:
+        release.config.write_text(yaml.safe_dump({**config, "image": "gpuledger:older"}))
+        older = start().wait_leads()
+        release.apply("GpuMonitor", "main", {})
+        made = release.wait_made("GpuMonitor", "main")
+        older.kill()
+        # It made one object more, and set one field more.
+        known = release.get("ConfigMap", AGENT)["metadata"]
+        metadata = {
+            "name": "gpumonitor-main-former",
+            "labels": known["labels"],
+            "ownerReferences": known["ownerReferences"],
+        }
+        release.api.call("POST", f"api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": metadata})
+        _set_as_operator(release, known, "former")
+        release.config.write_text(yaml.safe_dump({**config, "image": "gpuledger:newer"}))
+        start().wait_leads()
+        wait_until(lambda: release.made() == made, "what is not made any more to go")
+        wait_until(lambda: _image(release) == "gpuledger:newer", "the newer image")
+        assert "former" not in release.get("ConfigMap", AGENT)["metadata"]["labels"]
+    finally:
+        release.config.write_text(written)
+
+
+def _set_as_operator(release: Installed, known: dict[str, Any], label: str) -> None:
+    """A label more, which belongs to the operator's own field manager."""
+    metadata = {
+        "name": known["name"],
+        "namespace": NAMESPACE,
+        "labels": {**known["labels"], label: "yes"},
+        "ownerReferences": known["ownerReferences"],
+    }
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    path = release.path("ConfigMap", AGENT)
+    answer = httpx.patch(
+        f"{release.plane.url}/{path}",
+        params={"fieldManager": "gpuledger-operator", "force": "true"},
+        content=json.dumps(body),
+        headers={
+            "Content-Type": "application/apply-patch+yaml",
+            "Authorization": f"Bearer {release.api.token}",
+        },
+        verify=ssl.create_default_context(cafile=str(release.plane.ca_file)),
+        trust_env=False,
+    )
+    assert answer.is_success, answer.text
+
+
+def _image(release: Installed) -> str:
+    (container,) = release.get("DaemonSet", EXPORTER)["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])

@@ -102,7 +102,7 @@ def test_a_hand_is_a_repair_which_was_tried_before() -> None:
     bench = Bench()
     bench.converge(CONFIG)
     edited = {**bench.server.objects[f"{PLACE}/configmaps/c"], "data": {"k": "mine"}}
-    bench.server._keep(f"{PLACE}/configmaps/c", edited)
+    bench.server.keep(f"{PLACE}/configmaps/c", edited)
     bench.owned.take(bench.server.objects[f"{PLACE}/configmaps/c"])
     bench.writes()
     outcome = bench.converge(CONFIG)
@@ -114,7 +114,7 @@ def test_a_hand_is_a_repair_which_was_tried_before() -> None:
 def test_what_somebody_else_has_made_is_not_taken() -> None:
     bench = Bench()
     theirs = {**CONFIG, "metadata": {"name": "c", "namespace": "n"}}
-    bench.server._keep(f"{PLACE}/configmaps/c", theirs)
+    bench.server.keep(f"{PLACE}/configmaps/c", theirs)
     with pytest.raises(Rejected, match="is there already"):
         bench.converge(CONFIG)
     assert bench.writes() == []
@@ -122,7 +122,7 @@ def test_what_somebody_else_has_made_is_not_taken() -> None:
 
 def test_what_another_monitor_has_made_is_not_taken() -> None:
     bench = Bench()
-    bench.server._keep(f"{PLACE}/configmaps/c", made("ConfigMap", "c", uid="m-0"))
+    bench.server.keep(f"{PLACE}/configmaps/c", made("ConfigMap", "c", uid="m-0"))
     with pytest.raises(Rejected, match="is there already"):
         bench.converge(CONFIG)
 
@@ -132,7 +132,7 @@ def test_what_a_hand_took_one_sign_from_is_ours_still(lost: str) -> None:
     bench = Bench()
     bare = made("ConfigMap", "c")
     bare["metadata"][lost] = {} if lost == "labels" else []
-    bench.server._keep(f"{PLACE}/configmaps/c", bare)
+    bench.server.keep(f"{PLACE}/configmaps/c", bare)
     bench.converge(CONFIG)
     assert bench.server.objects[f"{PLACE}/configmaps/c"]["metadata"][lost] == CONFIG["metadata"][lost]
 
@@ -141,7 +141,7 @@ def test_a_seed_is_made_once_and_left_alone() -> None:
     bench = Bench()
     bench.converge(seeds=[CONFIG])
     edited = {**bench.server.objects[f"{PLACE}/configmaps/c"], "data": {"k": "mine"}}
-    bench.server._keep(f"{PLACE}/configmaps/c", edited)
+    bench.server.keep(f"{PLACE}/configmaps/c", edited)
     bench.owned.take(bench.server.objects[f"{PLACE}/configmaps/c"])
     bench.writes()
     assert bench.converge(seeds=[CONFIG]).idle
@@ -151,7 +151,7 @@ def test_a_seed_is_made_once_and_left_alone() -> None:
 def test_a_seed_that_somebody_else_has_made_is_theirs() -> None:
     bench = Bench()
     theirs = {**CONFIG, "metadata": {"name": "c", "namespace": "n"}}
-    bench.server._keep(f"{PLACE}/configmaps/c", theirs)
+    bench.server.keep(f"{PLACE}/configmaps/c", theirs)
     assert bench.converge(seeds=[CONFIG]).idle
     bench.server.asked.clear()
     assert bench.converge(seeds=[CONFIG]).idle
@@ -183,8 +183,8 @@ def test_what_cannot_be_changed_is_made_anew() -> None:
 def test_nothing_is_left_of_a_monitor_and_all_of_others() -> None:
     bench = Bench()
     bench.converge(ACCOUNT, CONFIG)
-    bench.server._keep(f"{PLACE}/configmaps/other", made("ConfigMap", "other", uid="m-2"))
+    bench.server.keep(f"{PLACE}/configmaps/other", made("ConfigMap", "other", uid="m-2"))
     # It was made by an operator that has died since: this one does not know it.
-    bench.server._keep(f"{PLACE}/services/s", made("Service", "s"))
+    bench.server.keep(f"{PLACE}/services/s", made("Service", "s"))
     assert bench.clean() == 3
     assert list(bench.server.objects) == [f"{PLACE}/configmaps/other"]

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 # What the extra `cluster` installs.
-_CLUSTER_MODULES = ("cramjam", "kopf", "re2")
+_CLUSTER_MODULES = ("aiohttp", "cramjam", "kopf", "re2")
 
 
 def _open_stdout() -> None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.counts import Counts
+from gpuledger.operator.facts import Owner
 from gpuledger.operator.kinds import (
     CLAIM,
     KINDS,
+    MANAGED_BY,
     OURS,
     Key,
     Kind,
@@ -124,25 +126,21 @@ class Applier:
             for body in (await self.list_kind(kind)).bodies:
                 if is_ending(body) or not is_made_for(body, uid_of(monitor), claimed):
                     continue
-                if kind.kind == "StatefulSet":
-                    # Before it: without the set nobody knows any more whose they are.
-                    deleted += await self._remove_claims(body)
                 await self._remove(body)
                 deleted += 1
-        return deleted
+        return deleted + await self._remove_claims(as_owner(monitor))
 
-    async def _remove_claims(self, stateful_set: Json) -> int:
-        """Delete the volumes of a set's pods, which Kubernetes leaves when the set goes."""
-        labels = stateful_set["spec"]["selector"]["matchLabels"]
+    async def _remove_claims(self, owner: Owner) -> int:
+        """Delete the volumes of agents, which Kubernetes leaves when a set goes: they bear its labels."""
+        labels = {name: value for name, value in owned_by(owner).items() if name != MANAGED_BY}
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        listed = await list_all(
-            self._api, CLAIM, stateful_set["metadata"]["namespace"], labelSelector=selector
-        )
-        ours = [body for body in listed.bodies if not is_ending(body)]
-        for body in ours:
-            metadata = body["metadata"]
-            await self._api.delete(CLAIM.path(metadata["namespace"], metadata["name"]), uid_of(body))
-        return len(ours)
+        deleted = 0
+        for namespace in self._namespaces:
+            listed = await list_all(self._api, CLAIM, namespace, labelSelector=selector)
+            for body in (one for one in listed.bodies if not is_ending(one)):
+                await self._api.delete(CLAIM.path(namespace, body["metadata"]["name"]), uid_of(body))
+                deleted += 1
+        return deleted
 
     async def list_kind(self, kind: Kind) -> Listed:
         """All objects of a kind that bear the operator's label, now."""

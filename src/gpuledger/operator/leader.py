@@ -49,7 +49,7 @@ class Leader:
 
     async def acquire(self) -> None:
         """Returns once this process holds the Lease."""
-        while not await self._try():
+        while not await self.look():
             await asyncio.sleep(self._duration * _RENEW)
         log.info(
             "this operator acts from now on (%s holds %s/%s)", self.identity, self._namespace, self._name
@@ -63,7 +63,7 @@ class Leader:
             left = self._duration * _GIVE_UP - (self._clock.elapsed() - renewed)
             asked = self._clock.elapsed()
             try:
-                held = await asyncio.wait_for(self._try(), max(left, 0.0))
+                held = await asyncio.wait_for(self.look(), max(left, 0.0))
             except TimeoutError:
                 held = False
             if held:
@@ -87,7 +87,7 @@ class Leader:
         except (GpuledgerError, TimeoutError):
             log.debug("the Lease could not be released")
 
-    async def _try(self) -> bool:
+    async def look(self) -> bool:
         """Take or renew the Lease; whether it is held now."""
         try:
             held = await self._take()

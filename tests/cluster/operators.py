@@ -15,7 +15,7 @@ from cluster.helm import Helm
 from gpuledger.operator.kinds import CLAIM, KINDS, OURS
 from running import Program, free_port, wait_until
 
-NAMESPACE = "gpu-monitoring"
+NAMESPACE = "operated"
 WHATAP = "whatap-monitoring"
 RECEIVER = "http://127.0.0.1:9/api/v1/write"
 HERE = Path(__file__).parent
@@ -215,14 +215,9 @@ class Installed:
         status = {"observedGeneration": generation, **numbers}
         self.api.call("PATCH", f"{self.path(kind, name, namespace)}/status", {"status": status})
 
-    def writes(self, before: int = 0) -> list[Json]:
-        """What operators have changed, or tried to, by the server's own log; beside their Lease."""
-        asked = self.plane.audited(self.user)[before:]
-        return [one for one in asked if one["verb"] not in ("get", "list", "watch") and not _of_lease(one)]
-
     def asked(self) -> list[Json]:
-        """Everything that operators have asked for, beside their Lease."""
-        return [one for one in self.plane.audited(self.user) if not _of_lease(one)]
+        """Everything about objects that operators have asked for, beside their Lease."""
+        return [one for one in self.plane.audited(self.user) if "objectRef" in one and not _of_lease(one)]
 
 
 def _of_lease(event: Mapping[str, Any]) -> bool:
@@ -236,18 +231,32 @@ def installed(plane: ControlPlane, folder: Path, **values: Any) -> Iterator[Inst
     helm = Helm(plane, "operated", NAMESPACE)
     chosen = {
         "operator": {"enabled": True, "uninstall": {"enabled": False}},
-        "whatapCompat": {"enabled": True},
+        "whatapCompat": {"enabled": True, "createNamespace": False},
         **values,
     }
+    # Made by the chart it would go with the release, and without a controller manager that has no end.
+    made = plane.admin.ask("POST", "api/v1/namespaces", {"metadata": {"name": WHATAP}})
+    assert made.status_code in (201, 409), made.text
     try:
         helm.install(chosen, wait=False)
         yield Installed(plane, helm, folder)
     finally:
         helm.uninstall()
         helm.close()
+        _let_go(plane)
         for name in ("gpumonitors.gpuledger.dev", "whatapagents.monitoring.whatap.com"):
             plane.admin.ask("DELETE", f"{_DEFINITIONS}/{name}")
         wait_until(lambda: not _defined(plane), "the definitions to be gone")
+
+
+def _let_go(plane: ControlPlane) -> None:
+    """Of a test that has failed there may be resources that no operator takes leave of."""
+    for path in PATHS.values():
+        answer = plane.admin.ask("GET", path)
+        for one in answer.json()["items"] if answer.is_success else ():
+            item = f"{path}/{one['metadata']['name']}"
+            plane.admin.ask("PATCH", item, {"metadata": {"finalizers": None}})
+            plane.admin.ask("DELETE", item)
 
 
 def _defined(plane: ControlPlane) -> list[str]:

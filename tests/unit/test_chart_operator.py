@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from chart import CHART, MATRIX, Manifest, notes, of_kind, render
+from gpuledger import __version__
+from gpuledger.model.errors import UsageError
 from gpuledger.operator.crds.definitions import gpu_monitor_crd, whatap_agent_crd
 from gpuledger.operator.facts import Facts, Owner, read_facts
 from gpuledger.operator.reading import read
@@ -100,6 +103,42 @@ def test_the_operator_reads_what_the_chart_tells_it(tmp_path: Path) -> None:
         default_remote_write=({"url": "http://store/write"},),
         external_labels={"cluster": "a"},
     )
+
+
+def test_what_the_operator_runs_is_the_program_whichever_tag_the_chart_has(tmp_path: Path) -> None:
+    values = {**OPERATOR, "image": {"variant": "smi", "tag": "1"}}
+    assert facts(values, tmp_path).image == "gpuledger:1"
+    digest = "sha256:" + "0" * 64
+    values = {**OPERATOR, "image": {"variant": "smi", "digest": digest}}
+    assert facts(values, tmp_path).image == f"gpuledger@{digest}"
+
+
+def test_without_a_word_it_is_what_the_operator_takes_itself(tmp_path: Path) -> None:
+    read, own = facts({"operator": {"enabled": True}}, tmp_path), Facts(Owner("", "", "", ""))
+    assert read == replace(own, namespace="gpus", image=f"gpuledger:{__version__}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("namespace: Gpus", "operator.yaml.namespace: a name is wanted, not 'Gpus'"),
+        ("namespaces: gpus", "operator.yaml.namespaces: is not known here"),
+        ("defaultRemoteWrite: [{name: a}]", "operator.yaml.defaultRemoteWrite[0].url: is missing"),
+        ("a: [", "operator.yaml is not YAML"),
+        ("- a", "operator.yaml: a mapping is wanted"),
+        (None, "operator.yaml: No such file or directory"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused_in_one_line(
+    text: str | None, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "operator.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_facts(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("values", [WHATAP, {**WHATAP, "openshift": {"enabled": True}}])

@@ -7,7 +7,7 @@ from itertools import product
 from math import inf
 from typing import Final
 
-from gpuledger.operator.render.exporter import affinity_of
+from gpuledger.operator.render.exporter import affinity_of, node_selector_of
 from gpuledger.operator.spec import GpuMonitor, Plain
 
 # What must hold of each label of a node, all of it; fields of a node stand among them as field:NAME.
@@ -42,7 +42,7 @@ def _terms(monitor: GpuMonitor) -> tuple[Term, ...]:
     """The alternatives of nodeSelector and required node affinity, of which one must hold."""
     exporter = monitor.exporter
     fixed = [
-        (name, {"operator": "In", "values": [value]}) for name, value in exporter.pods.node_selector.items()
+        (name, {"operator": "In", "values": [value]}) for name, value in node_selector_of(exporter).items()
     ]
     required = (affinity_of(exporter).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"

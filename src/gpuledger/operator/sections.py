@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from gpuledger.operator.spec import Agent, Exporter, ExtraPort, GpuAccess, Persistence, Plain, Pods, Service
+from gpuledger.operator.spec import (
+    Agent,
+    Exporter,
+    ExtraPort,
+    GpuAccess,
+    GpuOperator,
+    Persistence,
+    Plain,
+    Pods,
+    Service,
+    WebConfig,
+)
 
 T = TypeVar("T")
 
@@ -65,6 +76,32 @@ def _gpu_access(said: Plain) -> GpuAccess:
     )
 
 
+def _gpu_operator(said: Plain) -> GpuOperator:
+    return made(
+        GpuOperator,
+        said,
+        {
+            "enabled": ("enabled", same),
+            "deployLabel": ("deploy_label", same),
+            "validationsDir": ("validations_dir", same),
+        },
+    )
+
+
+def _web_config(said: Plain) -> WebConfig:
+    return made(
+        WebConfig,
+        said,
+        {
+            "secret": ("secret", same),
+            "scheme": ("scheme", same),
+            "key": ("key", same),
+            "tlsSecret": ("tls_secret", same),
+            "probe": ("probe", same),
+        },
+    )
+
+
 def _extra_ports(said: Iterable[Plain]) -> tuple[ExtraPort, ...]:
     return tuple(ExtraPort(one["name"], one["port"], texts(one["dialects"])) for one in said)
 
@@ -76,12 +113,14 @@ _EXPORTER: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "gpuCount": ("gpu_count", same),
     "gpuAccess": ("gpu_access", _gpu_access),
     "runtimeClassName": ("runtime_class", same),
+    "followGpuOperator": ("gpu_operator", _gpu_operator),
     "accounting": ("accounting", same),
     "dialects": ("dialects", texts),
     "port": ("port", same),
     "metricsPath": ("metrics_path", same),
     "extraPorts": ("extra_ports", _extra_ports),
     "webPage": ("web_page", same),
+    "webConfig": ("web_config", _web_config),
     "collectors": ("collectors", same),
     "podNames": ("pod_names", same),
     "podLabelAllowlist": ("pod_label_allowlist", texts),

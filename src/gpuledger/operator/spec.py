@@ -26,6 +26,26 @@ class GpuAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuOperator:
+    """NVIDIA's, beside which exporters run: its label on nodes, and where on them it says what is ready."""
+
+    enabled: bool = False
+    deploy_label: str = "nvidia.com/gpu.deploy.dcgm-exporter"
+    validations_dir: str = "/run/nvidia/validations"
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """A Secret with a web config file, and one with certificates beside it; `scheme` is what it says."""
+
+    secret: str
+    scheme: str
+    key: str = "web-config.yml"
+    tls_secret: str = ""
+    probe: str = "http"
+
+
+@dataclass(frozen=True, slots=True)
 class ExtraPort:
     """A further port with dialects of its own."""
 
@@ -81,12 +101,14 @@ class Exporter:
     gpu_count: int = 0
     gpu_access: GpuAccess = GpuAccess()
     runtime_class: str = ""
+    gpu_operator: GpuOperator = GpuOperator()
     accounting: bool = False
     dialects: tuple[str, ...] = ("native",)
     port: int = 9400
     metrics_path: str = "/metrics"
     extra_ports: tuple[ExtraPort, ...] = ()
     web_page: str = "landing"
+    web_config: WebConfig | None = None
     collectors: str = ""
     pod_names: str = "auto"
     pod_label_allowlist: tuple[str, ...] = ()

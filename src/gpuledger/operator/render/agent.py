@@ -134,6 +134,7 @@ def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
     env = environment(own, agent.pods.env)
     queue = {"name": "queue", "mountPath": QUEUE}
     main: Manifest = {
+        "env": env,
         "ports": [{"name": "metrics", "containerPort": agent.port, "protocol": "TCP"}],
         **probes(),
         "resources": plain(agent.pods.resources) or _RESOURCES,
@@ -153,9 +154,7 @@ def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
         f"--queue-directory={QUEUE}",
         *agent.pods.args,
     ]
-    return {
-        "containers": [{"name": "agent", **image_of(agent.pods, facts), "args": args, "env": env, **main}]
-    }
+    return {"containers": [{"name": "agent", **image_of(agent.pods, facts), "args": args, **main}]}
 
 
 def _config_mount(naming: Naming) -> tuple[Manifest, Manifest]:

@@ -6,7 +6,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from gpuledger.operator.render.collectors import CSV_FILE, collectors_csv
-from gpuledger.operator.render.gpu import gpu_env, gpu_mounts, security
+from gpuledger.operator.render.gpu import gpu_env, security
+from gpuledger.operator.render.inits import init_containers, init_volumes
 from gpuledger.operator.render.names import Manifest, Naming
 from gpuledger.operator.render.pods import (
     environment,
@@ -19,6 +20,7 @@ from gpuledger.operator.render.pods import (
     variable,
 )
 from gpuledger.operator.render.program import program_config, restarting, written
+from gpuledger.operator.render.volumes import CONFIG, CSV_KEY, CSV_NAME, WEB_CONFIG, exporter_mounts
 from gpuledger.operator.spec import Exporter
 
 GPU_NODES: Final[Manifest] = {
@@ -38,11 +40,6 @@ GPU_NODES: Final[Manifest] = {
 }
 _TOLERATIONS: Final = ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},)
 _RESOURCES: Final = {"requests": {"cpu": "25m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
-_CONFIG: Final = "/etc/gpuledger/config"
-_CSV_NAME: Final = "dcgm-exporter-csv"
-_CSV_KEY: Final = "whatap-gpu.csv"
-
-Mounts = list[tuple[Manifest, Manifest]]
 
 
 def affinity_of(exporter: Exporter) -> Manifest:
@@ -50,6 +47,12 @@ def affinity_of(exporter: Exporter) -> Manifest:
     if exporter.pods.affinity:
         return dict(plain(exporter.pods.affinity))
     return {} if exporter.pods.node_selector or exporter.made_up else GPU_NODES
+
+
+def node_selector_of(exporter: Exporter) -> Manifest:
+    """As was said, and where the GPU Operator wants such containers."""
+    follow = exporter.gpu_operator
+    return {**exporter.pods.node_selector, **({follow.deploy_label: "true"} if follow.enabled else {})}
 
 
 def exporter_config(naming: Naming) -> list[Manifest]:
@@ -66,7 +69,7 @@ def exporter_config(naming: Naming) -> list[Manifest]:
 def csv_config(naming: Naming) -> Manifest:
     """The ConfigMap with the collectors file, by the name that its manual gives it."""
     text = naming.monitor.exporter.collectors or collectors_csv()
-    return naming.object("v1", "ConfigMap", _CSV_NAME, "exporter", data={_CSV_KEY: text})
+    return naming.object("v1", "ConfigMap", CSV_NAME, "exporter", data={CSV_KEY: text})
 
 
 def exporter_service(naming: Naming) -> list[Manifest]:
@@ -94,7 +97,7 @@ def exporter_service(naming: Naming) -> list[Manifest]:
 def daemon_set(naming: Naming) -> Manifest:
     """The DaemonSet."""
     exporter, facts = naming.monitor.exporter, naming.facts
-    mounts = [*_whatap_mounts(exporter), *gpu_mounts(exporter)] if naming.whatap else _mounts(naming)
+    mounts = exporter_mounts(naming)
     container: Manifest = {
         "name": naming.names.exporter_container,
         **image_of(exporter.pods, facts),
@@ -102,7 +105,7 @@ def daemon_set(naming: Naming) -> Manifest:
         "env": environment([*_own_env(naming), *gpu_env(exporter)], exporter.pods.env),
         "ports": _ports(exporter),
         # dcgm-exporter, which a WhatapAgent may name as image, knows no other path.
-        **(probes("/health", "/health") if naming.whatap else probes()),
+        **(probes("/health", "/health") if naming.whatap else probes(kind=_probing(exporter))),
         "resources": plain(exporter.pods.resources) or _RESOURCES,
         "securityContext": _security(naming),
         "volumeMounts": [mount for mount, _ in mounts],
@@ -112,14 +115,15 @@ def daemon_set(naming: Naming) -> Manifest:
         "automountServiceAccountToken": exporter.pod_names in ("auto", "api"),
         **({"hostPID": True} if exporter.host_pid else {}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if exporter.host_network else {}),
-        **({"runtimeClassName": exporter.runtime_class} if exporter.runtime_class else {}),
+        **({"runtimeClassName": runtime} if (runtime := _runtime_class(exporter)) else {}),
         "securityContext": _pod_security(naming),
         **pod(naming.monitor, facts, exporter.pods),
+        **({"nodeSelector": selector} if (selector := node_selector_of(exporter)) else {}),
         **({"affinity": affinity} if (affinity := affinity_of(exporter)) else {}),
         **({"tolerations": [*_TOLERATIONS]} if exporter.pods.tolerations is None else {}),
-        **({"initContainers": [_accounting(naming)]} if exporter.accounting and not exporter.made_up else {}),
+        **({"initContainers": inits} if (inits := init_containers(exporter, facts)) else {}),
         "containers": [container],
-        "volumes": [volume for _, volume in mounts],
+        "volumes": [volume for _, volume in [*mounts, *init_volumes(exporter)]],
     }
     notes = {} if naming.whatap else {"gpuledger/restart-on": _fingerprint(restarting(exporter))}
     strategy: Manifest = {"type": exporter.update_strategy}
@@ -136,6 +140,18 @@ def daemon_set(naming: Naming) -> Manifest:
             "template": template(naming.labels("exporter"), exporter.pods, notes, spec),
         },
     )
+
+
+def _runtime_class(exporter: Exporter) -> str:
+    follows = exporter.gpu_operator.enabled and not exporter.on_host
+    return exporter.runtime_class or ("nvidia" if follows else "")
+
+
+def _probing(exporter: Exporter) -> str:
+    web = exporter.web_config
+    if web is None:
+        return "http"
+    return "tcp" if web.probe == "tcp" else web.scheme
 
 
 def _ports(exporter: Exporter) -> list[Manifest]:
@@ -160,7 +176,7 @@ def _own_env(naming: Naming) -> list[Manifest]:
 
 
 def _args(exporter: Exporter) -> list[str]:
-    found = ["serve", f"--config={_CONFIG}/gpuledger.yaml"]
+    found = ["serve", f"--config={CONFIG}/gpuledger.yaml"]
     if exporter.source != "auto":
         found.append(f"--source={exporter.source}")
     if exporter.gpu_count:
@@ -174,75 +190,9 @@ def _args(exporter: Exporter) -> list[str]:
     found += [f"--listen-address=:{one.port}={','.join(one.dialects)}" for one in exporter.extra_ports]
     if exporter.metrics_path != "/metrics":
         found.append(f"--metrics-path={exporter.metrics_path}")
+    if exporter.web_config is not None:
+        found.append(f"--web.config.file={WEB_CONFIG}/{exporter.web_config.key}")
     return [*found, *exporter.pods.args]
-
-
-def _mounts(naming: Naming) -> Mounts:
-    exporter = naming.monitor.exporter
-    found: Mounts = [
-        (
-            {"name": "config", "mountPath": _CONFIG, "readOnly": True},
-            {"name": "config", "configMap": {"name": naming.names.exporter}},
-        ),
-        *_scratch(exporter),
-    ]
-    if not exporter.made_up:
-        found += [
-            _host("pod-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"),
-            _host(
-                "device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"
-            ),
-        ]
-        found += _log_mounts(exporter)
-        if exporter.passwd_file:
-            found.append(_host("passwd", "/etc/gpuledger/passwd", exporter.passwd_file, "File"))
-    return [*found, *gpu_mounts(exporter)]
-
-
-def _whatap_mounts(exporter: Exporter) -> Mounts:
-    folder, _, file = CSV_FILE.rpartition("/")
-    csv = {"name": _CSV_NAME, "items": [{"key": _CSV_KEY, "path": file}]}
-    return [
-        # A directory: what is mounted by subPath does not follow edits.
-        (
-            {"name": "whatap-dcgm-exporter-csv", "mountPath": folder, "readOnly": True},
-            {"name": "whatap-dcgm-exporter-csv", "configMap": csv},
-        ),
-        _host("pod-gpu-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"),
-        _host("device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"),
-        *_log_mounts(exporter),
-        *_scratch(exporter),
-    ]
-
-
-def _scratch(exporter: Exporter) -> Mounts:
-    found: Mounts = [
-        (
-            {"name": "run", "mountPath": "/run/gpuledger"},
-            {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-        ),
-        ({"name": "tmp", "mountPath": "/tmp"}, {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}}),
-    ]
-    if exporter.keeps_books:
-        books = {"path": exporter.state_dir, "type": "DirectoryOrCreate"}
-        found.append(
-            ({"name": "state", "mountPath": "/var/lib/gpuledger"}, {"name": "state", "hostPath": books})
-        )
-    return found
-
-
-def _log_mounts(exporter: Exporter) -> Mounts:
-    if exporter.pod_names not in ("auto", "logs"):
-        return []
-    return [
-        _host("pod-logs", "/var/log/pods", f"{exporter.pod_logs}/pods"),
-        _host("container-logs", "/var/log/containers", f"{exporter.pod_logs}/containers"),
-    ]
-
-
-def _host(name: str, path: str, there: str, kind: str = "") -> tuple[Manifest, Manifest]:
-    source = {"path": there, **({"type": kind} if kind else {})}
-    return {"name": name, "mountPath": path, "readOnly": True}, {"name": name, "hostPath": source}
 
 
 def _security(naming: Naming) -> Manifest:
@@ -259,34 +209,6 @@ def _pod_security(naming: Naming) -> Manifest:
     made: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
     # OpenShift: the kubelet's socket and other pods' processes are out of a usual container's reach.
     return {**made, "seLinuxOptions": {"type": "spc_t"}} if naming.facts.scc_role else made
-
-
-def _accounting(naming: Naming) -> Manifest:
-    exporter = naming.monitor.exporter
-    made: Manifest = {"runAsUser": 0, "readOnlyRootFilesystem": True}
-    if exporter.on_host:
-        made |= {"privileged": True, "allowPrivilegeEscalation": True}
-    else:
-        # The driver lets nobody without SYS_ADMIN turn it on.
-        made |= {
-            "privileged": False,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
-        }
-    mounts = [mount for mount, _ in gpu_mounts(exporter)]
-    return {
-        "name": "enable-accounting",
-        **image_of(exporter.pods, naming.facts),
-        "command": ["sh", "-c"],
-        "args": [
-            'PATH="/usr/local/nvidia/bin:$PATH"; nvidia-smi -am 1 || '
-            'echo "accounting mode is not on for every GPU (see above); the exporter starts without"'
-        ],
-        "env": gpu_env(exporter),
-        "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": made,
-        **({"volumeMounts": mounts} if mounts else {}),
-    }
 
 
 def _fingerprint(value: Any) -> str:

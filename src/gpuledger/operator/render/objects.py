@@ -15,6 +15,7 @@ from gpuledger.operator.render.names import Manifest, Naming, naming_of
 from gpuledger.operator.render.pods import ambiguous
 from gpuledger.operator.render.program import owned, program_config
 from gpuledger.operator.render.secrets import Secrets
+from gpuledger.operator.render.targets import scrapes_its_own
 from gpuledger.operator.spec import GpuMonitor
 
 
@@ -73,7 +74,14 @@ def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
     yield from ambiguous(agent.pods.env, f"{path}.{'envs' if naming.whatap else 'env'}")
     wrong = naming.facts.check_agent(config)
     if wrong:
-        yield _placed(wrong, path)
+        yield _placed(wrong, monitor)
+    web = monitor.exporter.web_config
+    if web is not None and web.scheme == "https" and scrapes_its_own(naming):
+        yield Problem(
+            f"{path}.targets",
+            f"the exporters speak https ({monitor.exporter_path}.webConfig): name a target that has them, "
+            "with tlsConfig, or autoTargets: false",
+        )
     if agent.engine != "prometheus":
         return
     for at, target in enumerate(agent.targets or ()):
@@ -85,10 +93,17 @@ def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
             )
 
 
-def _placed(wrong: str, path: str) -> Problem:
+def _placed(wrong: str, monitor: GpuMonitor) -> Problem:
     """A line of the agent's reader, `features.openAgent.KEY: what is wrong`, at the resource's own path."""
+    path = monitor.agent_path
+    own = monitor.agent.remote_write
+    paths = {
+        "features.openAgent": path,
+        "global.external_labels": f"{path}.externalLabels",
+        "remote_write": f"{path}.remoteWrite" if own else "operator.defaultRemoteWrite",
+    }
     place, _, message = wrong.partition(": ")
-    for before, behind in (("features.openAgent", path), ("remote_write", f"{path}.remoteWrite")):
+    for before, behind in paths.items():
         if place.startswith(before):
             return Problem(behind + place.removeprefix(before), message)
     return Problem(path, wrong)

@@ -30,11 +30,13 @@ def plain(value: Any) -> Any:
     return value
 
 
-def probes(healthy: str = "/-/healthy", ready: str = "/-/ready") -> Manifest:
-    """Whether it lives, and whether it answers."""
+def probes(healthy: str = "/-/healthy", ready: str = "/-/ready", kind: str = "http") -> Manifest:
+    """Whether it lives, and whether it answers; by tcp alone where nobody may ask."""
 
     def ask(path: str, timing: Mapping[str, int]) -> Manifest:
-        return {"httpGet": {"path": path, "port": "metrics"}, **timing}
+        if kind == "tcp":
+            return {"tcpSocket": {"port": "metrics"}, **timing}
+        return {"httpGet": {"path": path, "port": "metrics", "scheme": kind.upper()}, **timing}
 
     return {
         "startupProbe": ask(healthy, _STARTUP),

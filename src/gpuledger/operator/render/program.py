@@ -19,6 +19,7 @@ _OWNED: Final = {
     "gpu_count": "gpuCount",
     "state_dir": "stateDir",
     "passwd_file": "passwdFile",
+    "web.config.file": "webConfig",
 }
 # What a running program cannot change: when one of these does, pods are exchanged.
 RESTARTING: Final = (

@@ -25,9 +25,17 @@ def targets_of(naming: Naming, secrets: Secrets) -> tuple[list[Manifest] | None,
         return listed, False
     if agent.targets is None and (not naming.monitor.exporter.enabled or _plainly(naming)):
         return None, True
-    if naming.monitor.exporter.enabled and not any(covers(target, naming) for target in agent.targets or ()):
+    if scrapes_its_own(naming):
         listed.append(own_target(naming))
     return listed, False
+
+
+def scrapes_its_own(naming: Naming) -> bool:
+    """Whether the resource's exporters are scraped without a word."""
+    agent, enabled = naming.monitor.agent, naming.monitor.exporter.enabled
+    return (
+        enabled and agent.auto_targets is None and not any(covers(one, naming) for one in agent.targets or ())
+    )
 
 
 def own_target(naming: Naming) -> Manifest:

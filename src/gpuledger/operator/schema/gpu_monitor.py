@@ -7,10 +7,12 @@ from typing import Final
 from gpuledger.operator.schema.nodes import Count, Each, Fields, Node, NumberOrText, Switch, Text
 from gpuledger.operator.schema.pods import (
     ENVIRONMENT,
+    LABEL_NAME,
     NAME,
     PLAIN,
     PULL_POLICY,
     PULL_SECRETS,
+    SECRET_KEY,
     TOLERATIONS,
     affinity,
     image,
@@ -72,6 +74,25 @@ EXPORTER: Final = Fields(
         "gpuCount": Count("How many GPUs a node should have; another number is said in the log.", 0, 4096),
         "gpuAccess": _GPU_ACCESS,
         "runtimeClassName": Text("nvidia where it is not the default.", NAME, wanted="a RuntimeClass"),
+        "followGpuOperator": Fields(
+            {
+                "enabled": Switch(
+                    "Start after NVIDIA's GPU Operator has validated driver and toolkit, and leave while it "
+                    "exchanges the driver. runtimeClassName is nvidia then, unless it is set."
+                ),
+                "deployLabel": Text(
+                    "The label by which it calls containers to a node; nvidia.com/gpu.deploy.dcgm-exporter.",
+                    LABEL_NAME.pattern,
+                    wanted=LABEL_NAME.wanted,
+                ),
+                "validationsDir": Text(
+                    "Where it says what it has validated; /run/nvidia/validations.",
+                    _HOST_PATH,
+                    wanted="a path",
+                ),
+            },
+            "Beside NVIDIA's GPU Operator.",
+        ),
         "accounting": Switch("Turn the driver's accounting mode on first: an init container with SYS_ADMIN."),
         "dialects": Each(_DIALECT, "What the metrics page tells; native where nothing is said.", fewest=1),
         "port": Count("Of the metrics page; 9400 where nothing is said.", 1, 65535),
@@ -90,6 +111,25 @@ EXPORTER: Final = Fields(
         "webPage": Text(
             "The page at /: landing, full (personal data) or off; landing where nothing is said.",
             words=("landing", "full", "off"),
+        ),
+        "webConfig": Fields(
+            {
+                "secret": Text("The Secret that has the file.", NAME, wanted="the name of a Secret"),
+                "key": Text("Its key; web-config.yml where nothing is said.", SECRET_KEY, wanted="a key"),
+                "tlsSecret": Text(
+                    "A kubernetes.io/tls Secret, mounted at /etc/gpuledger/tls.",
+                    NAME,
+                    wanted="the name of a Secret",
+                ),
+                "scheme": Text("Whether the file turns TLS on.", words=("http", "https")),
+                "probe": Text(
+                    "How the kubelet probes: tcp where a client certificate is required, which it lacks.",
+                    words=("http", "tcp"),
+                ),
+            },
+            "TLS and passwords of the page, in exporter-toolkit's format, from a Secret of the pods' "
+            "namespace. These exporters need a target in agent.targets then, with tlsConfig or basicAuth.",
+            required=("secret", "scheme"),
         ),
         "collectors": Text("A collectors file in dcgm-exporter's format, for the dcgm dialect."),
         "podNames": Text("Where names of pods come from.", words=("auto", "api", "logs", "none")),
@@ -146,7 +186,8 @@ OPEN_AGENT: Final[dict[str, Node]] = {
     "globalPath": Text("The same for paths; /metrics.", r"^[^?#\s]+$", wanted="a path such as /metrics"),
     "extraScrapeMetrics": Switch("Tell scrape_timeout_seconds and the like as well; engine builtin."),
     "autoTargets": Switch(
-        "Scrape the exporters of this resource, which is so without a word unless a target has them."
+        "true: scrape all usual exporters of the cluster as well; false: targets alone. Left out: the "
+        "exporters of this resource, unless a target has them."
     ),
     "externalLabels": EXTERNAL_LABELS,
     "remoteWrite": REMOTE_WRITE,

@@ -166,10 +166,14 @@ class Each(Node):
 
 @dataclass(frozen=True)
 class Named(Node):
-    """A mapping from names that are not known beforehand to values of one kind."""
+    """A mapping from names that are not known beforehand to values of one kind.
+
+    What a name must be like no schema can say: `name` is for our own check alone.
+    """
 
     value: Node
     about: str = ""
+    name: Node | None = None
 
     def openapi(self) -> Schema:
         """As OpenAPI has it."""
@@ -181,6 +185,8 @@ class Named(Node):
             yield Problem(path, f"a mapping is wanted, not {_shown(value)}")
             return
         for name, one in value.items():
+            if self.name is not None:
+                yield from self.name.check(name, f"{path}.{name}")
             yield from self.value.check(one, f"{path}.{name}")
 
 

@@ -17,7 +17,7 @@ from gpuledger.operator.schema.nodes import (
 )
 
 NAME: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-_KEY: Final = "^[-._a-zA-Z0-9]+$"
+SECRET_KEY: Final = "^[-._a-zA-Z0-9]+$"
 _LABEL_NAME: Final = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 _LABEL_VALUE: Final = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _QUANTITY: Final = "^[0-9]+([.][0-9]*)?(m|k|Ki|[MGTPE]i?)?$"
@@ -30,12 +30,12 @@ PLAIN: Final = Text()
 
 def labels(about: str) -> Node:
     """Labels by name."""
-    return Named(LABEL_VALUE, about)
+    return Named(LABEL_VALUE, about, LABEL_NAME)
 
 
 def notes(about: str) -> Node:
     """Annotations by name."""
-    return Named(PLAIN, about)
+    return Named(PLAIN, about, LABEL_NAME)
 
 
 def image(about: str) -> Node:
@@ -145,7 +145,7 @@ def resources(about: str) -> Node:
 def _reference(name: str) -> Node:
     keys: dict[str, Node] = {
         "name": Text(f"The {name}'s name.", NAME, wanted=f"the name of a {name}"),
-        "key": Text("The key in it.", _KEY, wanted="a key"),
+        "key": Text("The key in it.", SECRET_KEY, wanted="a key"),
         "optional": Switch("Start without it, too."),
     }
     return Fields(keys, required=("name", "key"))
@@ -175,7 +175,7 @@ def secret_key(about: str) -> Node:
     """A key of a Secret in the agent's own namespace."""
     keys: dict[str, Node] = {
         "name": Text("The Secret's name.", NAME, wanted="the name of a Secret"),
-        "key": Text("The key in it.", _KEY, wanted="a key of a Secret"),
+        "key": Text("The key in it.", SECRET_KEY, wanted="a key of a Secret"),
         "namespace": Text("The agent's own, or nothing: Secrets of others are not read."),
     }
     return Fields(keys, about, required=("name", "key"))

@@ -22,7 +22,8 @@
 {{- $name := include "gpuledger.fullname" . -}}
 namespace: {{ .Release.Namespace }}
 whatapNamespace: {{ .v.whatapCompat.namespace }}
-image: {{ include "gpuledger.image" . }}
+# The program, whichever tag this chart's own pods have.
+image: {{ include "gpuledger.image" . | trimSuffix (printf "-%s" .v.image.variant | trimSuffix "-") }}
 imagePullPolicy: {{ .v.image.pullPolicy }}
 {{- with .v.imagePullSecrets }}
 imagePullSecrets:

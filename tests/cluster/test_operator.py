@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cluster.control_plane import ControlPlane, Json
-from cluster.document_002 import EXAMPLES
+from cluster.document_002 import EXAMPLES, HYBRID
 from cluster.operators import NAMESPACE, PATHS, RECEIVER, WHATAP, Installed, RunningOperator, installed
 from running import wait_until
 
@@ -65,10 +65,10 @@ WHATAP_AGENT = [
 @pytest.mark.parametrize(
     ("example", "made"),
     [
-        ("basic", [*WHATAP_EXPORTER, *WHATAP_AGENT]),
+        ("scraped by name", [*WHATAP_EXPORTER, *WHATAP_AGENT]),
         ("simple", [*WHATAP_EXPORTER, *WHATAP_AGENT]),
-        ("customer", WHATAP_AGENT),
-        ("hybrid", [*WHATAP_EXPORTER, *WHATAP_AGENT]),
+        ("a customer's own exporters", WHATAP_AGENT),
+        (HYBRID, [*WHATAP_EXPORTER, *WHATAP_AGENT]),
         ("tolerations", WHATAP_EXPORTER),
     ],
 )

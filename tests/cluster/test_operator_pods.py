@@ -19,28 +19,11 @@ from cluster.node import Node
 from cluster.operators import WHATAP, Installed, installed
 from cluster.test_agent_beside_prometheus import APART
 from running import Program, free_port, gpuledger, wait_until
+from unit.operator_support import SIMPLE
 
 EXPORTER = "whatap-node-agent"
 AGENT = "whatap-open-agent"
 FAMILY = "DCGM_FI_DEV_GPU_UTIL"
-# Document 002, line 176: the simple configuration, to the letter.
-SIMPLE = """\
-apiVersion: monitoring.whatap.com/v2alpha1
-kind: WhatapAgent
-metadata:
-  name: whatap
-spec:
-  features:
-    openAgent:
-      enabled: true  # Open Agent 활성화
-    k8sAgent:
-      masterAgent:
-        enabled: true
-      nodeAgent:
-        enabled: true
-      gpuMonitoring:
-        enabled: true  # GPU 모니터링 활성화
-"""
 
 
 class Store:

@@ -8,12 +8,8 @@ from pathlib import Path
 
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, duration, setting, text
-from gpuledger.outputs.addresses import Address, parse_address
+from gpuledger.outputs.addresses import Address, as_address
 from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, own_namespace
-
-
-def _address(value: object) -> Address:
-    return value if isinstance(value, Address) else parse_address(text(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +18,7 @@ class OperatorSettings:
 
     listen_address: Address = setting(
         "operator.listen_address",
-        _address,
+        as_address,
         Address("", 9402),
         "serve the operator's own metrics and probes on this address",
         flags=("--listen-address",),

@@ -13,7 +13,7 @@ JOBS   ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench build image \
-        lock clean debian debian-cluster
+        lock sbom audit clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -93,6 +93,20 @@ lock: $(VENV)/.dev       ## pin what the image and the archive hold to the newes
 	$(BIN)/pip install -q --disable-pip-version-check pip-tools
 	$(PIP_COMPILE) --upgrade --extra cluster --output-file requirements.lock pyproject.toml
 	$(PIP_COMPILE) --upgrade --only-build-deps --build-deps-for wheel --output-file requirements-build.lock pyproject.toml
+
+# Of an environment with the locked packages alone: it knows their licences and who needs whom, the lock does not.
+sbom: $(VENV)/.dev       ## what the image is made of, as CycloneDX: build/sbom.cdx.json
+	$(BIN)/pip install -q --disable-pip-version-check 'cyclonedx-bom>=7.5'
+	$(BIN)/python -m venv --clear --without-pip build/sbom
+	$(BIN)/pip --python build/sbom/bin/python install -q --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r requirements.lock
+	sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml > build/sbom/pyproject.toml
+	$(BIN)/cyclonedx-py environment --pyproject build/sbom/pyproject.toml --output-reproducible --output-file build/sbom.cdx.json build/sbom/bin/python
+
+# Strict: a package that the database does not know is no clean bill of health. Needs the internet, so no test calls it.
+audit: $(VENV)/.dev      ## ask pypi.org whether a locked package has a known vulnerability
+	$(BIN)/pip install -q --disable-pip-version-check 'pip-audit>=2.10'
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement requirements-build.lock
 
 clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist gpuledger my-gpu-exporter tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

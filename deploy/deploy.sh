@@ -143,6 +143,17 @@ main() {
   esac
   local command=$1 component=''
   shift
+  # Not of helm's flags, behind --.
+  local word
+  for word in "$@"; do
+    case $word in
+      --) break ;;
+      -h | --help)
+        usage
+        return
+        ;;
+    esac
+  done
   if [[ ${1:-} && $1 != -* ]]; then
     component=$1
     shift

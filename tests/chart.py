@@ -106,6 +106,8 @@ MATRIX: Mapping[str, Values] = {
             "persistence": {"enabled": False},
             "extraArgs": ["--log-level=debug"],
             "extraEnv": [{"name": "A", "value": "b"}],
+            "extraVolumes": [{"name": "receiver", "secret": {"secretName": "receiver"}}],
+            "extraVolumeMounts": [{"name": "receiver", "mountPath": "/etc/receiver", "readOnly": True}],
             "nodeSelector": {"pool": "system"},
         },
         "networkPolicy": {"enabled": True},

@@ -13,7 +13,6 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 _MESSAGES: dict[str, list[tuple[str, int, int, bool, str]]] = {
     "WriteRequest": [
         ("timeseries", 1, _FIELD.TYPE_MESSAGE, True, "TimeSeries"),
-        ("metadata", 3, _FIELD.TYPE_MESSAGE, True, "MetricMetadata"),
     ],
     "TimeSeries": [
         ("labels", 1, _FIELD.TYPE_MESSAGE, True, "Label"),
@@ -21,12 +20,6 @@ _MESSAGES: dict[str, list[tuple[str, int, int, bool, str]]] = {
     ],
     "Label": [("name", 1, _FIELD.TYPE_STRING, False, ""), ("value", 2, _FIELD.TYPE_STRING, False, "")],
     "Sample": [("value", 1, _FIELD.TYPE_DOUBLE, False, ""), ("timestamp", 2, _FIELD.TYPE_INT64, False, "")],
-    "MetricMetadata": [
-        ("type", 1, _FIELD.TYPE_INT32, False, ""),
-        ("metric_family_name", 2, _FIELD.TYPE_STRING, False, ""),
-        ("help", 4, _FIELD.TYPE_STRING, False, ""),
-        ("unit", 5, _FIELD.TYPE_STRING, False, ""),
-    ],
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
-from os import environ
+from os import environ, mkfifo
 from pathlib import Path
 
 import bcrypt
@@ -76,6 +77,31 @@ def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
         wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")
     assert "\ngpuledger_agent_config_last_reload_success 1\n" in metrics(url)
     assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+
+
+def test_a_pipe_in_the_files_place_does_not_stop_the_agent(agent: tuple[Program, str], file: Path) -> None:
+    program, url = agent
+    file.unlink()
+    mkfifo(file)
+    program.wait_line("is no file that can be read again; the configuration of before stays in force")
+    assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+
+
+def test_a_file_that_wants_a_cluster_where_there_is_none_is_refused_also_later(
+    agent: tuple[Program, str], file: Path
+) -> None:
+    program, url = agent
+    monitor = {"targetName": "m", "type": "PodMonitor", "selector": {}, "endpoints": [{"port": "metrics"}]}
+    new = file.with_suffix(".new")
+    new.write_text(file.read_text().replace("targets:", f"targets:\n    - {json.dumps(monitor)}"))
+    new.replace(file)
+    program.wait_line(
+        r"there is no API server to ask for targets.*the configuration of before stays in force"
+    )
+    assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
+    done = gpuledger("agent", "--config", str(file))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "there is no API server to ask" in done.stderr
 
 
 def test_without_a_file_or_with_a_bad_one_it_ends_with_one_line(file: Path) -> None:

@@ -82,6 +82,11 @@ TARGET_RULES: list[dict[str, Any]] = [
     {"source_labels": ["__param_which"], "target_label": "which"},
 ]
 
+EVERY: list[dict[str, Any]] = [
+    {"source_labels": ["__scrape_interval__"], "target_label": "every"},
+    {"source_labels": ["__scrape_timeout__"], "target_label": "within"},
+]
+
 # Written so by VictoriaMetrics, which is no JSON.
 _INFINITE = re.compile(r"(?<=[\[,])\+?(-?)[Ii]nf(?=[,\]])")
 
@@ -103,6 +108,22 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "vanishing": ({}, {}),
     "limited": ({"sampleLimit": 3}, {"sample_limit": 3}),
     "encrypted": ({"scheme": "https"}, {"scheme": "https"}),
+    "many labels": ({"labelLimit": 4}, {"label_limit": 4}),
+    "long name": ({"labelNameLengthLimit": 8}, {"label_name_length_limit": 8}),
+    "long value": ({"labelValueLengthLimit": 12}, {"label_value_length_limit": 12}),
+    "large": ({"bodySizeLimit": "100B"}, {"body_size_limit": "100B"}),
+    "empty": ({}, {}),
+    "gone": ({}, {}),
+    "asked": ({"params": {"collect[]": ["a", "b"]}}, {"params": {"collect[]": ["a", "b"]}}),
+    "every": (
+        {"interval": "1500ms", "timeout": "1s"},
+        {"scrape_interval": "1500ms", "scrape_timeout": "1s", "relabel_configs": EVERY},
+    ),
+    "doubled": ({}, {}),
+    "unnamed": (
+        {"metricRelabelConfigs": [{"regex": "__name__", "action": "labeldrop"}]},
+        {"metric_relabel_configs": [{"regex": "__name__", "action": "labeldrop"}]},
+    ),
 }
 # Their pages are different in the second phase.
 MOVING = ("broken", "severed", "slow", "failing", "vanishing")
@@ -116,6 +137,12 @@ class Script:
         name = path.strip("/")
         if name == "open":
             return Answer(OPENMETRICS, OPEN)
+        if name == "doubled":
+            return Answer('a 1\na{x="1",x="2"} 1\nb 1\n')
+        if name == "empty":
+            return Answer("")
+        if name == "gone":
+            return Answer(PLAIN, status=204 if self.phase == 2 else 200)
         if name in ("honored", "labelled"):
             return Answer(LABELLED)
         if self.phase == 2 and name in MOVING:
@@ -130,7 +157,7 @@ class Script:
 
 
 def path_of(job: str) -> str:
-    return {"moved": "/labelled"}.get(job, f"/{job}")
+    return {"moved": "/labelled"}.get(job, f"/{job.replace(' ', '-')}")
 
 
 def gpuledger_config(ports: dict[str, int], ca: Path, write: str) -> dict[str, Any]:
@@ -142,7 +169,7 @@ def gpuledger_config(ports: dict[str, int], ca: Path, write: str) -> dict[str, A
             {
                 "targetName": job,
                 "type": "StaticEndpoints",
-                "relabelConfigs": TARGET_RULES if job == "found" else [],
+                "relabelConfigs": {"found": TARGET_RULES, "every": EVERY}.get(job, []),
                 "endpoints": [
                     {"address": address, "path": path_of(job), "timeout": "500ms", **tls, **endpoint}
                 ],

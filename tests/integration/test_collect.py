@@ -303,13 +303,24 @@ def test_a_signal_ends_it_with_exit_code_zero_and_the_file_goes(
     assert names(directory) == set()
 
 
-def test_a_directory_that_goes_while_it_runs_ends_it_with_one_line(directory: Path) -> None:
-    with collecting("--source", "simulator", *QUICK, "--textfile-dir", str(directory)) as run:
+def test_a_directory_that_goes_while_it_runs_is_said_once_and_written_to_when_it_is_back(
+    directory: Path, tmp_path: Path
+) -> None:
+    books = ("--state-dir", str(tmp_path / "books"))
+    with collecting("--source", "simulator", *QUICK, "--textfile-dir", str(directory), *books) as run:
         wait_until((directory / NAME).exists, "the first page")
         moved = directory.rename(directory.with_name("moved"))
-        assert run.process.wait(PATIENCE) == 1
-        line = run.wait_line("^gpuledger: ")
-    assert f"cannot write {NAME} in {directory}: No such file or directory" in line.string
+        line = run.wait_line(f"cannot write {NAME} in {directory}: No such file or directory").string
+        assert "the books go on, and it is tried again" in line
+        directory.mkdir()
+        wait_until((directory / NAME).exists, "a page in the new directory")
+        run.wait_line(f"writing {directory / NAME} again")
+        # It is the writer there, too.
+        second = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
+        assert "already has a writer" in one_line(second, 1)
+        assert run.stop() == 0
+    assert len([line for line in run.lines if "cannot write" in line]) == 1
+    assert names(directory) == set()
     assert (moved / NAME).exists()
 
 

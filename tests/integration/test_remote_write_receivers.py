@@ -16,7 +16,6 @@ import pytest
 from gpuledger.exposition.remote_write import (
     STALE,
     labels_bytes,
-    metadata_bytes,
     series_prefix,
     timestamp_tail,
     value_bytes,
@@ -94,8 +93,6 @@ def scrape(target: int, number: int, moment: int) -> Block:
     tail = timestamp_tail(moment)
     entries = [series_prefix(labels_bytes(labels)) + value for labels, value in series]
     payload = tail.join(entries) + tail
-    if number == 0:
-        payload += metadata_bytes("counted_total", "counter", "what was counted")
     return Block(target, payload, len(series), moment, moment)
 
 

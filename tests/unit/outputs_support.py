@@ -109,11 +109,14 @@ class Answer:
 class Client:
     """A raw connection: what is sent is exactly what is written in the test."""
 
-    def __init__(self, server, position=0):
+    def __init__(self, server, position=0, source="127.0.0.1"):
         self._port = server.addresses[position].port
+        self._source = (source, 0)
 
     async def __aenter__(self):
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self.reader, self.writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, local_addr=self._source
+        )
         return self
 
     async def __aexit__(self, *_):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -96,6 +99,57 @@ def test_a_login_does_not_go_over_plain_http_unasked() -> None:
         with pytest.raises(ScrapeFailed, match="a login is not sent over plain http"):
             fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0), access(login=LOGIN))
         assert target.seen == {}
+
+
+NOWHERE = ["http://h:99999/", "http://h:x/", "http://h:0/", "http://[::1/", "ftp://h/"]
+
+
+@pytest.mark.parametrize("place", NOWHERE)
+def test_a_redirect_to_nowhere_is_a_failure_in_one_line(place: str) -> None:
+    with (
+        scripted(lambda path: Answer("", status=302, headers=(("Location", place),))) as target,
+        pytest.raises(ScrapeFailed, match="redirects to what is no http address"),
+    ):
+        fetched(Request(f"http://127.0.0.1:{target.port}/m", 5.0))
+
+
+@pytest.mark.parametrize("host", ["gpu..node", "a" * 64, "\N{CJK UNIFIED IDEOGRAPH-4E2D}..node"])
+def test_a_host_that_no_name_server_can_be_asked_for_is_not_known(host: str) -> None:
+    with pytest.raises(ScrapeFailed, match=f"the host {host} is not known"):
+        fetched(Request(f"http://{host}:9400/m", 5.0))
+
+
+def test_a_name_beyond_ascii_is_asked_for_as_it_is_in_the_dns() -> None:
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "localhost")
+    with scripted(lambda path: Answer("a")) as target:
+        fetched(Request(f"http://{wide}:{target.port}/m", 5.0))
+        assert target.seen["/m"]["host"] == f"localhost:{target.port}"
+
+
+def test_an_address_that_does_not_answer_holds_up_no_other_of_the_same_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted(lambda path: Answer("a")) as target, silent_address() as silent:
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", where)
+            for where in (silent, ("127.0.0.1", target.port))
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        (answer,) = fetched(Request("http://gpu-node:9400/m", 30.0))
+        assert answer.body == b"a"
+
+
+@contextmanager
+def silent_address() -> Iterator[tuple[str, int]]:
+    """One at which nobody is refused and nobody is let in: its queue is full."""
+    with socket.socket() as listening, ExitStack() as waiting:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listening.getsockname())
+        yield listening.getsockname()
 
 
 def test_redirects_that_go_round_end() -> None:
@@ -190,7 +244,7 @@ def test_a_token_is_read_anew_when_its_file_changes(tmp_path: Path) -> None:
 
 def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
     packed = gzip.compress(b"a" * 1_000_000)
-    answer = Got(200, "OK", {"content-encoding": "gzip"}, packed)
+    answer = Got(200, {"content-encoding": "gzip"}, packed)
     assert len(answer.page(1_000_000)) == 1_000_000
     with pytest.raises(ScrapeFailed, match="body size limit") as caught:
         answer.page(999_999)
@@ -204,7 +258,7 @@ def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
 )
 def test_a_broken_gzip_body_is_a_failure(body: bytes) -> None:
     with pytest.raises(ScrapeFailed, match="gzip body"):
-        Got(200, "OK", {"content-encoding": "gzip"}, body).page()
+        Got(200, {"content-encoding": "gzip"}, body).page()
 
 
 def chunked(body: bytes, sizes: list[int]) -> bytes:
@@ -239,6 +293,7 @@ def test_an_answer_is_the_same_however_it_is_cut(
 BROKEN = [
     b"SSH-2.0\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
     b"HTTP/1.1 200 OK\r\n" + b"a" * 70_000,
 ]
 

@@ -33,9 +33,12 @@ URLS: list[tuple[dict[str, Any], str]] = [
     ({"address": "a"}, "http://a:80/metrics"),
     ({"address": "a", "port": "9400"}, "http://a:9400/metrics"),
     ({"address": "[::1]", "port": "9400"}, "http://[::1]:9400/metrics"),
+    ({"address": "a:9401", "port": "9401"}, "http://a:9401/metrics"),
+    ({"address": "a:8443", "port": "https"}, "https://a:8443/metrics"),
     ({"address": "a", "scheme": "https"}, "https://a:443/metrics"),
     ({"address": "a:1", "tlsConfig": {"insecureSkipVerify": True}}, "https://a:1/metrics"),
     ({"address": "a:1", "path": "x/y z".replace(" ", "")}, "http://a:1/x/yz"),
+    ({"address": "a:1", "params": {"collect[]": ["cpu"]}}, "http://a:1/metrics?collect%5B%5D=cpu"),
     ({"address": "a:1", "params": {"m": ["b", "c d"], "a": ["1"]}}, "http://a:1/metrics?a=1&m=b&m=c+d"),
 ]
 
@@ -43,6 +46,12 @@ URLS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("endpoint", "url"), URLS, ids=[url for _, url in URLS])
 def test_where_an_endpoint_is(endpoint: dict[str, Any], url: str, tmp_path: Path) -> None:
     assert one(tmp_path, endpoint).url == url
+
+
+def test_no_target_fills_the_memory_unless_it_is_let(tmp_path: Path) -> None:
+    limits = [{}, {"bodySizeLimit": "1MB"}, {"bodySizeLimit": "0"}]
+    found = [one(tmp_path, {"address": "a:1", **limit}).settings.body_limit for limit in limits]
+    assert found == [256 << 20, 1 << 20, 0]
 
 
 def test_a_target_gets_job_and_instance_and_no_hidden_labels(tmp_path: Path) -> None:
@@ -60,6 +69,23 @@ def test_relabelling_moves_a_target(tmp_path: Path) -> None:
     found = one(tmp_path, {"address": "a:1", "params": {"m": ["y", "z"]}}, relabelConfigs=rules)
     assert found.url == "https://b:2/metrics?m=x&m=z"
     assert (dict(found.labels), found.settings.interval) == ({"job": "other", "instance": "b:2"}, 30.0)
+
+
+# As Prometheus 2.42 shows them at /api/v1/targets.
+WRITTEN = ["100ms", "1s500ms", "10s", "1m", "1m30s", "1h", "1d", "1d1h", "1w", "8d", "1y"]
+
+
+@pytest.mark.parametrize("interval", WRITTEN)
+def test_rules_read_the_interval_as_prometheus_writes_it(interval: str, tmp_path: Path) -> None:
+    rules = [{"source_labels": ["__scrape_interval__"], "target_label": "every"}]
+    found = one(tmp_path, {"address": "a:1", "interval": interval}, relabelConfigs=rules)
+    assert dict(found.labels)["every"] == interval
+
+
+def test_a_label_that_relabelling_gives_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    rules = [{"action": "labelmap", "regex": "__param_(.*)"}]
+    with pytest.raises(UsageError, match=r"makes 'collect\[\]', which is no label name"):
+        one(tmp_path, {"address": "a:1", "params": {"collect[]": ["cpu"]}}, relabelConfigs=rules)
 
 
 def test_a_target_that_relabelling_drops_is_counted(tmp_path: Path) -> None:
@@ -107,6 +133,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {}, "has no address"),
     ({"address": "http://a:1"}, {}, "an address such as 10.0.0.1:9400"),
     ({"address": "a:99999"}, {}, "an address such as"),
+    ({"address": "a:1", "port": "2"}, {}, "has port 2 and address a:1; one of the two"),
     ({"address": "a:1", "intervall": "1s"}, {}, r"endpoints\[0\].intervall'; did you mean"),
     ({"address": "a:1", "interval": "5s", "timeout": "6s"}, {}, "longer than the interval of 5 s"),
     ({"address": "a:1", "path": "/m?x=1"}, {}, "goes into params"),
@@ -124,7 +151,22 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"address": "a:1"}, {"type": "Static"}, "did you mean 'StaticEndpoints'"),
     ({"address": "a:1"}, {"selector": {"matchLabels": {"a": "b"}}}, "selects nothing"),
     ({"address": "a:1"}, {"targetName": ""}, "targetName: is missing"),
-    ({"address": "a:1", "bodySizeLimit": "10 apples"}, {}, "a size such as 10MB"),
+    (
+        {"address": "a:1", "basicAuth": {"username": "u", "password": "p", "passwordFile": "f"}},
+        {},
+        "passwordFile: is given together with password",
+    ),
+    (
+        {
+            "address": "a:1",
+            "authorization": {"credentials": "c", "credentialsSecret": {"name": "s", "key": "k"}},
+        },
+        {},
+        "credentialsSecret: is given together with credentials",
+    ),
+    ({"address": "a:1", "authorization": {"credentials": "a\nb"}}, {}, "credentials: one line of ASCII"),
+    ({"address": "a:1"}, {"interval": "5s"}, r"targets\[0\].interval'; valid: enabled, endpoints"),
+    ({"address": "a:1", "bodySizeLimit": "10 apples"}, {}, "a size such as 512MB"),
 ]
 
 
@@ -141,3 +183,62 @@ def test_what_cannot_be_is_refused_in_one_line(
 def test_an_agent_without_a_receiver_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="remote_write: is empty"):
         read(tmp_path, {"targets": []}, remote_write=[])
+
+
+def test_endpoints_can_share_what_yaml_merges_into_them(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("""\
+features:
+  openAgent:
+    targets:
+      - targetName: t
+        type: StaticEndpoints
+        endpoints:
+          - &first {address: "a:1", path: /x, interval: 9s}
+          - {<<: *first, path: /y}
+          - {path: /z, <<: [{interval: 8s}, *first]}
+remote_write: [{url: "http://127.0.0.1:1/write"}]
+""")
+    found = read_agent_config(file, {}).targets
+    assert [(one.url, one.settings.interval) for one in found] == [
+        ("http://a:1/x", 9.0),
+        ("http://a:1/y", 9.0),
+        ("http://a:1/z", 8.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("merged", "wrong"),
+    [
+        ("5", "features: what << merges is a mapping, or a list of them"),
+        ("[5]", "features: what << merges is a mapping, or a list of them"),
+        ("{[a]: b}", "features: plain keys are wanted"),
+        ("{openagent: {}}", "unknown key 'features.openagent'; did you mean 'features.openAgent'"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(merged: str, wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"features: {{<<: {merged}}}")
+    with pytest.raises(UsageError, match=wrong):
+        read_agent_config(file, {})
+
+
+def test_what_merges_itself_or_the_same_many_times_is_read_in_time(tmp_path: Path) -> None:
+    lines = ["features:", "  openAgent: &a0 {<<: *a0, globalInterval: 7s}"]
+    lines += ["remote_write: [{url: 'http://x/', <<: &b0 {name: x}}]"]
+    lines += ["global:", "  external_labels:"]
+    lines += [f"    l{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}" for n in range(1, 30)]
+    lines += ["    <<: *b29"]
+    file = tmp_path / "agent.yaml"
+    file.write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=r"external_labels\.l1: a text is wanted"):
+        read_agent_config(file, {})
+
+
+def test_a_second_document_is_named_as_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("features: {}\n---\nfeatures: {}\n")
+    with pytest.raises(
+        UsageError, match="expected a single document in the stream, but found another document"
+    ):
+        read_agent_config(file, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -22,6 +22,7 @@ from gpuledger.exposition.remote_write import STALE
 from gpuledger.exposition.text import encode
 from gpuledger.host.clock import SystemClock
 from gpuledger.outputs.remote_write.block import Block
+from gpuledger.outputs.remote_write.state import ReceiverState
 from running import promtool_check
 from scripted_target import Answer, scripted
 from write_request import series_of
@@ -134,6 +135,30 @@ def test_a_receiver_with_other_rules_gets_everything_again_after_failures() -> N
     assert len(taken.told()) == 205
 
 
+def test_a_page_that_is_refused_with_other_series_each_time_takes_no_more_and_more_memory() -> None:
+    told = [Answer('a{pod="0"} 1\nb 1 1700000000000\n')]
+    refused = [
+        Answer("".join(f'a{{pod="{number}-{each}"}} 1\n' for each in range(50))) for number in range(20)
+    ]
+    pages, taken, routes = [*told, *refused, *told], Taken(), list[int]()
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(
+            target(port, ScrapeSettings(interval=1.0, sample_limit=9)), ROUTED, taken.accept, SystemClock()
+        )
+        for number in range(22):
+            await loop.scrape(1_700_000_000_000 + number)
+            routes.append(loop.known_routes)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: pages.pop(0)) as one:
+        asyncio.run(run(one.port))
+    assert max(routes) < 200
+    assert taken.receivers[-1] == {"other"}
+    assert {"a", "b", "up"} <= set(taken.told())
+
+
 def test_a_receiver_with_other_rules_gets_the_end_of_what_new_rules_drop() -> None:
     taken = Taken()
     drop = Relabelling((Rule(action="drop", source_labels=("__name__",), regex="a"),))
@@ -201,6 +226,62 @@ def test_a_target_that_is_taken_out_ends_after_a_while_and_a_changed_one_goes_on
         asyncio.run(run(one.port))
 
 
+def test_targets_that_are_equal_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        pool = Pool(Taken().accept, SystemClock())
+        for _ in range(3):
+            pool.become([target(1), target(1)], ALL)
+        assert len(pool.loops) == 1
+        await pool.stop()
+
+    asyncio.run(run())
+    assert [record.message for record in caplog.records] == [
+        "http://127.0.0.1:1/metrics of t is there twice with equal labels"
+    ]
+
+
+def test_a_clock_in_1970_tells_its_own_time() -> None:
+    taken = Taken()
+
+    async def run(port: int) -> None:
+        loop = TargetLoop(target(port), ALL, taken.accept, SystemClock())
+        await loop.scrape(1_000)
+        loop.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+    (block,) = taken.blocks
+    assert taken.told()["a"] == 1.0
+    assert {moment for _, ((_, moment),) in series_of(block.payload)} == {1_000}
+    assert (block.oldest, block.newest) == (1_000, 1_000)
+
+
+def test_a_scrape_that_cannot_be_handed_over_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    taken = Taken()
+    tried = 0
+
+    def accept(block: Block, receivers: Collection[str] | None) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise MemoryError
+        taken.accept(block, receivers)
+
+    async def run(port: int) -> None:
+        pool = Pool(accept, SystemClock())
+        pool.become([target(port, ScrapeSettings(interval=0.1, timeout=0.1))], ALL)
+        async with asyncio.timeout(30):
+            while not taken.blocks:
+                await asyncio.sleep(0.01)
+        await pool.stop()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a 1\n")) as one:
+        asyncio.run(run(one.port))
+    assert "could not be handed over" in caplog.text
+
+
 def test_beats_are_spread_and_evenly_apart() -> None:
     beats = [Beat(15.0, digest).next(1_000_000.0) for digest in range(0, 15_000, 1000)]
     assert len(set(beats)) == 15
@@ -217,10 +298,9 @@ def test_a_timestamp_is_the_beats_own_when_it_is_hardly_late() -> None:
     assert beat.timestamp(15_000, 15.0025) == 15_002
 
 
-def view_of(loops: list[TargetLoop]) -> AgentView:
-    return AgentView(
-        1_700_000_100.0, tuple(loops), {loop.target.group: loop.totals for loop in loops}, (), 2, "", 1.0
-    )
+def view_of(loops: list[TargetLoop], *receivers: ReceiverState) -> AgentView:
+    totals = {loop.target.group: loop.totals for loop in loops}
+    return AgentView(1_700_000_100.0, tuple(loops), totals, receivers, 2, "", 1.0)
 
 
 def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
@@ -242,6 +322,26 @@ def test_a_whole_document_as_an_error_is_cut_on_the_page_and_escaped() -> None:
     page = render(view_of([loop]))
     assert page.count("&lt;html&gt;") < 30
     assert "<html> " not in page
+
+
+def test_a_receiver_that_refuses_everything_is_not_up_and_the_page_begins_with_it() -> None:
+    quiet = ReceiverState(
+        **dict.fromkeys(("name", "url", "last_error"), "r"),
+        **dict.fromkeys([field.name for field in fields(ReceiverState) if field.type == "int"], 0),
+        **dict.fromkeys(("oldest", "newest_accepted", "newest_sent", "last_success", "last_error_at")),
+        failing=False,
+        refusing=False,
+    )
+    view = view_of([], quiet, replace(quiet, name="deaf", refusing=True, dropped={"rejected": 1234}))
+    page = render(view)
+    assert (
+        "<strong>1</strong> of 2 receivers take nothing; <strong>1,234</strong> samples were dropped." in page
+    )
+    assert "refusing<br>" in page
+    text = encode(tell(view)).decode()
+    assert 'gpuledger_agent_receiver_up{receiver="r"} 1\n' in text
+    assert 'gpuledger_agent_receiver_up{receiver="deaf"} 0\n' in text
+    assert "take nothing" not in render(view_of([], quiet))
 
 
 def test_every_family_is_declared_once() -> None:

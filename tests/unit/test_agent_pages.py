@@ -163,7 +163,12 @@ BAD = [
     ("a 1_0", TEXT),
     ("a 0x1p3", TEXT),
     ("a 1e999", TEXT),
+    ('a{}"{} 1', TEXT),
+    ('a{x="1"}"rest} 1', OPENMETRICS),
     ("a 1\r", TEXT),
+    ("a 1 " + "9" * 5000, TEXT),
+    ("a 1 " + "9" * 19, TEXT),
+    ("a 1 1e308", OPENMETRICS),
     ("a12", TEXT),
     ('a{x="1",x="2"} 1', TEXT),
     ("# TYPE a thing", TEXT),
@@ -175,13 +180,52 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("line", "form"), BAD, ids=[repr(line) for line, _ in BAD])
+@pytest.mark.parametrize(("line", "form"), BAD, ids=[repr(line[:30]) for line, _ in BAD])
 def test_a_bad_line_is_named_and_costs_the_page(line: str, form: Format) -> None:
     one = pages()
     end = "# EOF\n" if form.ends else ""
     with pytest.raises(PageError, match=r"^line \d") as caught:
         take(one, f"good 1\n{line}\n{end}", form)
     assert caught.value.counts.scraped <= 2
+
+
+REFUSED = [
+    ("a line that is none", "b", None, (1, 1)),
+    ("a value that is none", "b x", None, (1, 1)),
+    ("a label that is there twice", 'b{x="1",x="2"} 1', None, (2, 1)),
+    ("a label beyond a limit", 'b{x="123"} 1', LabelLimits(value_length=2), (2, 1)),
+    ("a sample with its own time before it", "c 1 1700000000000\nb", None, (2, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "limits", "counts"), [c[1:] for c in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_what_stands_before_a_break_is_counted_and_is_not_new_again(
+    line: str, limits: LabelLimits | None, counts: tuple[int, int]
+) -> None:
+    one = pages(limits=limits)
+    new = []
+    for _ in range(3):
+        with pytest.raises(PageError) as caught:
+            take(one, f"a 1\n{line}\n")
+        assert (caught.value.counts.scraped, caught.value.counts.kept) == counts
+        assert one.end() == []
+        new.append(caught.value.counts.added)
+    assert new == [counts[1], 0, 0]
+    assert take(one, "a 2\nz 1\n").counts.added == 1
+
+
+def test_two_lines_of_a_series_before_a_break_are_told_once_when_it_is_mended() -> None:
+    one = pages(Rule(action="labeldrop", regex="x"))
+    with pytest.raises(PageError):
+        take(one, 'a{x="1"} 1\na{x="2"} 2\nb')
+    assert take(one, 'a{x="1"} 1\na{x="2"} 2\n').entries == [entry(1)]
+
+
+@pytest.mark.parametrize("line", ["# HELP a-b c", "# HELP a", "#HELP 1", "# TYPE a  gauge", "\t#"])
+def test_a_comment_that_prometheus_or_the_format_lets_pass_costs_nothing(line: str) -> None:
+    assert take(pages(), f"{line}\na 1\n").counts == Counts(1, 1, 1)
 
 
 def test_an_openmetrics_page_must_end() -> None:

@@ -21,7 +21,6 @@ from gpuledger.web.api.api import Api, Terms, not_served
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.endpoints import ENDPOINTS
 from gpuledger.web.api.examples import EXAMPLES
-from gpuledger.web.api.handlers import MOST_LISTENERS
 from gpuledger.web.api.health import EVERY
 from gpuledger.web.api.openapi import description
 from gpuledger.web.api.parameters import read_query
@@ -255,13 +254,13 @@ def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
 
     async def within() -> tuple[Response, Response]:
         streams = []
-        for _ in range(MOST_LISTENERS):
-            opened = handler(Request("GET", "/api/v1/events"))
+        for number in range(Limits().most_streams):
+            opened = handler(Request("GET", "/api/v1/events", client=b"%d" % (number % 4)))
             assert isinstance(opened, Response)
             assert opened.stream is not None
             streams.append(opened.stream())
             streams[-1].begin(lambda: None)
-        refused = handler(Request("GET", "/api/v1/events"))
+        refused = handler(Request("GET", "/api/v1/events", client=b"another"))
         streams[0].end()
         again = handler(Request("GET", "/api/v1/events"))
         assert isinstance(refused, Response)
@@ -277,7 +276,24 @@ def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
         "10",
     )
     assert (again.status, again.stream is not None) == (200, True)
-    assert Limits().connections > MOST_LISTENERS
+    assert Limits().connections >= 2 * Limits().most_streams
+
+
+def test_one_client_does_not_have_the_streams_of_all() -> None:
+    api = an_api()
+    handler = api.handler(Terms(limits=Limits(client_streams=2)))
+
+    def open_one(client: bytes) -> int:
+        opened = handler(Request("GET", "/api/v1/events", client=client))
+        assert isinstance(opened, Response)
+        if opened.stream is not None:
+            opened.stream().begin(lambda: None)
+        return opened.status
+
+    async def within() -> list[int]:
+        return [open_one(client) for client in (b"a", b"a", b"a", b"b")]
+
+    assert asyncio.run(within()) == [200, 200, 503, 200]
 
 
 @pytest.mark.parametrize("name", ["snapshot", "recent"])

@@ -14,6 +14,7 @@ from gpuledger.config.changes import changes, files_of
 from gpuledger.config.node import NODE
 from gpuledger.config.watch import FileWatch
 from gpuledger.model.settings import Reload, declared, integer, reload_of, setting, text, words
+from gpuledger.outputs.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def test_a_group_speaks_of_its_own_keys_alone(group: type) -> None:
 
 
 def test_what_needs_a_restart_is_no_more_than_what_must() -> None:
-    assert {key for group in NODE.values() for key in reload_of(group).restart} == {
+    limits = {item.key for _, item, _ in declared(Limits)}
+    assert {key for group in NODE.values() for key in reload_of(group).restart} == limits | {
         "source",
         "gpu_count",
         "simulator.seed",

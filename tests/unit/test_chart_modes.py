@@ -235,6 +235,14 @@ def test_the_commands_that_delete_what_stays_on_the_nodes_are_printed() -> None:
         assert "rm -rf" not in notes(values)
 
 
+def test_an_agent_is_told_of_after_the_install_and_so_are_the_volumes_that_it_leaves() -> None:
+    said = notes(MATRIX["agent"] | {"agent": MATRIX["agent"]["agent"] | {"persistence": {"enabled": True}}})
+    assert "port-forward svc/gpuledger-agent 9401" in said
+    assert "Nothing scrapes it yet" not in said
+    assert "delete pvc -l app=gpuledger-agent" in said
+    assert "delete pvc" not in notes(MATRIX["agent"])
+
+
 def test_exporter_and_collector_on_a_node_keep_books_of_their_own() -> None:
     kept = {
         mode: [
@@ -289,12 +297,41 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     } == {"metrics"}
 
 
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, ["gpuledger"]),
+        ({"image": {"variant": "smi"}}, ["gpuledger"]),
+        ({"command": ["python3", "-m", "gpuledger"]}, ["python3", "-m", "gpuledger"]),
+    ],
+    ids=["default", "smi", "command"],
+)
+def test_the_agent_is_the_agent_in_every_image(values: Any, command: list[str]) -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, **values})
+    (container,) = one["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["args"][0]) == (command, "agent")
+
+
+def test_on_openshift_the_agents_user_is_one_of_the_namespaces_own() -> None:
+    (one,) = of_kind("StatefulSet", {**AGENT, "openshift": {"enabled": True}})
+    context = one["spec"]["template"]["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_the_queues_volume_is_of_the_wanted_class() -> None:
     values = {"agent": {**AGENT["agent"], "persistence": {"storageClass": "fast", "size": "5Gi"}}}
     (one,) = of_kind("StatefulSet", values)
     (claim,) = one["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["storageClassName"] == "fast"
     assert claim["spec"]["resources"]["requests"] == {"storage": "5Gi"}
+
+
+def test_passwords_of_receivers_can_be_mounted_into_the_agent() -> None:
+    (agent,) = of_kind("StatefulSet", MATRIX["agent"])
+    pod = agent["spec"]["template"]["spec"]
+    assert {"name": "receiver", "secret": {"secretName": "receiver"}} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert {"name": "receiver", "mountPath": "/etc/receiver", "readOnly": True} in container["volumeMounts"]
 
 
 def test_without_persistence_the_queue_ends_with_the_pod() -> None:
@@ -361,3 +398,11 @@ def test_the_network_policy_lets_scrapers_in_and_only_questions_out() -> None:
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (shut,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
     assert shut["spec"]["ingress"] == []
+
+
+def test_on_openshift_names_are_asked_for_where_its_dns_listens() -> None:
+    values = {"networkPolicy": {"enabled": True}, "openshift": {"enabled": True}}
+    (policy,) = of_kind("NetworkPolicy", values)
+    (way_out,) = policy["spec"]["egress"]
+    asked = {(port["port"], port["protocol"]) for port in way_out["ports"]}
+    assert {(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")} <= asked

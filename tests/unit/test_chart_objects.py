@@ -125,6 +125,47 @@ def test_lint_finds_nothing() -> None:
         assert [message for message in report["messages"] if message["severity"] > 1] == []
 
 
+# Numbers and powers of ten to YAML, and all the same what somebody may call a namespace, a class or a tag.
+NUMBERS = {
+    "serviceAccount": {"name": "1e3"},
+    "runtimeClassName": "123",
+    "priorityClassName": "0x1",
+    "image": {"repository": "5", "tag": "6"},
+    "web": {"tlsSecret": "7"},
+    "dashboards": {"enabled": True, "label": "8", "labelValue": "9", "namespace": "10"},
+    "serviceMonitor": {"enabled": True, "namespace": "11"},
+    "rules": {"enabled": True, "namespace": "12"},
+    "agent": {
+        "enabled": True,
+        "config": {"remote_write": [{"url": "http://store/write"}]},
+        "persistence": {"size": "13", "storageClass": "14"},
+    },
+}
+TEXTS = frozenset(
+    {"name", "namespace", "runtimeClassName", "priorityClassName", "serviceAccountName", "storageClassName"}
+    | {"image", "secretName", "storage"}
+)
+
+
+def not_texts(one: Any, at: str = "") -> Iterator[str]:
+    if isinstance(one, list):
+        for element in one:
+            yield from not_texts(element, at)
+    elif isinstance(one, dict):
+        for key, value in one.items():
+            if not isinstance(key, str) or (
+                (key in TEXTS or at in ("labels", "matchLabels")) and not isinstance(value, str | dict)
+            ):
+                yield f"{at}.{key}: {value!r}"
+            yield from not_texts(value, str(key))
+
+
+@pytest.mark.parametrize("values", [NUMBERS, MATRIX["OpenShift"], MATRIX["both"], MATRIX["everything else"]])
+def test_names_that_look_like_numbers_are_texts(values: Any) -> None:
+    named = {"fullnameOverride": "gpus", **values}
+    assert [*not_texts(render(named, name="123", namespace="456"))] == []
+
+
 @each
 def test_names_are_unique_and_namespaces_the_releases(values: Any) -> None:
     made = render(values)
@@ -193,12 +234,18 @@ def test_only_the_init_container_may_turn_accounting_on() -> None:
 
 @each
 def test_every_mount_has_its_volume_and_every_volume_its_mount(values: Any) -> None:
-    for spec in pod_specs(render(values)):
-        volumes = [volume["name"] for volume in spec.get("volumes", [])]
-        assert len(volumes) == len(set(volumes))
-        mounted = {mount["name"] for one in containers(spec) for mount in one.get("volumeMounts", [])}
-        if "ask" not in {one["name"] for one in spec["containers"]}:
-            assert mounted == set(volumes)
+    for one in render(values):
+        for spec in pod_specs([one]):
+            claims = [claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])]
+            check_mounts(spec, claims)
+
+
+def check_mounts(spec: Manifest, claims: list[str]) -> None:
+    volumes = [*claims, *(volume["name"] for volume in spec.get("volumes", []))]
+    assert len(volumes) == len(set(volumes))
+    mounted = {mount["name"] for one in containers(spec) for mount in one.get("volumeMounts", [])}
+    if "ask" not in {one["name"] for one in spec["containers"]}:
+        assert mounted == set(volumes)
 
 
 def test_only_what_the_exporter_writes_is_mounted_to_be_written() -> None:

@@ -103,6 +103,17 @@ def problems(values: dict[str, Any]) -> str:
         ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type"),
         ({"agent": {"on": True}}, "on"),
         ({"source": "nvidia"}, "/source"),
+        ({"probes": {"startup": {"periodSecond": 1}}}, "periodSecond"),
+        ({"updateStrategy": {"rollingUpdate": {"maxUnavailble": 1}}}, "maxUnavailble"),
+        ({"state": {"dir": "books"}}, "/state/dir"),
+        ({"state": {"dir": "/"}}, "/state/dir"),
+        ({"textfile": {"directory": ""}}, "/textfile/directory"),
+        ({"kubelet": {"dir": "/a b"}}, "/kubelet/dir"),
+        ({"gpuAccess": {"host": {"driverDir": "nvidia"}}}, "/gpuAccess/host/driverDir"),
+        ({"image": {"tag": "0.1.0 "}}, "/image/tag"),
+        ({"fullnameOverride": "GPU_ledger"}, "/fullnameOverride"),
+        ({"agent": {"persistence": {"size": "2GB"}}}, "/agent/persistence/size"),
+        ({"agent": {"config": {"remote_write": [{"name": "x"}]}}}, "url"),
     ],
 )
 def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any], named: str) -> None:
@@ -163,10 +174,21 @@ def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any
             "config: web.config.file is said by the value web.config",
         ),
         ({"config": {"web.config.file": "x"}}, "config: web.config.file is said by the value web.config"),
+        ({"podLabels": {"app": "x"}}, "podLabels: by app the chart's objects find their pods"),
+        (
+            {"commonLabels": {"app.kubernetes.io/component": "x"}},
+            "commonLabels: by app.kubernetes.io/component the chart's objects find their pods",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_remedy(values: dict[str, Any], said: str) -> None:
     assert said in problems(values)
+
+
+def test_a_release_that_no_service_can_be_called_after_is_refused_with_the_remedy() -> None:
+    with pytest.raises(helm_python.HelmError, match="fullnameOverride: the name of a Service begins with"):
+        files(name="456")
+    assert files({"fullnameOverride": "gpus"}, name="456")
 
 
 def described(schema: dict[str, Any], at: str = "") -> Iterator[str]:

@@ -152,6 +152,17 @@ def test_a_socket_that_is_gone_is_told(tmp_path: Path) -> None:
         reader(tmp_path / "s").read()
 
 
+def test_a_service_that_was_restarted_is_found_again(tmp_path: Path) -> None:
+    asked = reader(tmp_path / "s")
+    with service(tmp_path / "s", answering([ENTRY])):
+        before = asked.read()
+    (tmp_path / "s").unlink()
+    with pytest.raises(GpuledgerError):
+        asked.read()
+    with service(tmp_path / "s", answering([ENTRY])):
+        assert asked.read().get(ID) == before.get(ID)
+
+
 def test_missing_permission_is_one_line_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,15 @@ def test_a_missing_program_is_named_with_where_to_get_it(
     assert f"no-such-{missing} is not installed, or not in PATH; get it from https://" in line
 
 
+@pytest.mark.parametrize("words", [("destroy", "--help"), ("sync", "exporter", "-h")])
+def test_help_may_stand_behind_a_command_which_then_does_nothing(
+    machine: Machine, words: tuple[str, ...]
+) -> None:
+    got = machine.has("helm", "kubectl").run(*words)
+    assert (got.returncode, got.stdout.startswith("usage:")) == (0, True)
+    assert machine.changes() == []
+
+
 def test_help_lists_commands_and_components(machine: Machine) -> None:
     got = machine.run("--help", script=ROOT / "deploy/deploy.sh")
     assert got.returncode == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+import pytest
+
 from gpuledger.agent.scrape.labelling import Delivery
 from gpuledger.agent.scrape.loop import Deliveries
 from gpuledger.agent.scrape.pool import Pool
@@ -21,21 +23,25 @@ async def _until(blocks: list[bytes], *wanted: bytes) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_target_of_another_shard_is_not_marked_as_ended_and_one_that_is_gone_is() -> None:
+@pytest.mark.parametrize("steps", [1, 2], ids=["at once", "after it was nobody's for a moment"])
+def test_a_target_of_another_shard_is_not_marked_as_ended_and_one_that_is_gone_is(steps: int) -> None:
     blocks: list[bytes] = []
 
     def accept(block: Block, _: Collection[str] | None) -> None:
         blocks.append(block.payload)
 
     async def hand_over(port: int) -> None:
-        settings = ScrapeSettings(interval=0.2, timeout=0.2)
+        # The end of the slow one is told after that of the quick one would have been.
+        quick, slow = (ScrapeSettings(interval=interval, timeout=0.2) for interval in (0.2, 1.0))
         url = f"http://127.0.0.1:{port}/"
-        moved = Target("t", f"{url}moved", (("job", "moved"),), settings)
-        gone = Target("t", f"{url}gone", (("job", "gone"),), settings)
+        moved = Target("t", f"{url}moved", (("job", "moved"),), quick)
+        gone = Target("t", f"{url}gone", (("job", "gone"),), slow)
         pool, deliveries = Pool(accept, SystemClock()), Deliveries(Delivery())
         pool.become([moved, gone], deliveries)
         await _until(blocks, b"moved")
         await _until(blocks, b"gone")
+        if steps == 2:
+            pool.become([], deliveries)
         pool.become([], deliveries, {moved.key})
         await _until(blocks, b"gone", STALE)
         await pool.stop()

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from gpuledger.exposition.remote_write import (
     STALE,
     labels_bytes,
-    metadata_bytes,
     series_bytes,
     series_prefix,
     timestamp_tail,
     value_bytes,
 )
-from write_request import WriteRequest, series_of
+from write_request import series_of
 
 NOW = 1_795_000_000_123
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -89,12 +88,3 @@ def test_labels_that_no_receiver_would_take_are_refused(given: list[tuple[str, s
 def test_a_moment_of_another_length_has_no_tail(moment: int) -> None:
     with pytest.raises(ValueError, match=f"{moment} ms is no timestamp of six bytes"):
         timestamp_tail(moment)
-
-
-def test_what_a_page_says_of_a_family_is_metadata() -> None:
-    payload = metadata_bytes("up", "gauge", "it is", "ratio") + metadata_bytes("x", "untyped", "")
-    found = WriteRequest.FromString(payload).metadata
-    assert [(one.metric_family_name, one.type, one.help, one.unit) for one in found] == [
-        ("up", 2, "it is", "ratio"),
-        ("x", 0, "", ""),
-    ]

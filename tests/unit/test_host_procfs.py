@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -377,3 +378,64 @@ def test_a_process_that_stays_in_the_root_cgroup_is_looked_at_five_times_in_all(
     assert looked[0] == 1
     assert [tick + 1 for tick in range(1, 299) if looked[tick] > looked[tick - 1]] == [2, 4, 16, 64]
     assert reads.seen["42/status"] == 1
+
+
+FAULTS = [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[errno.errorcode[fault] for fault in FAULTS])
+@pytest.mark.parametrize("whole", [False, True], ids=["one-file", "all-of-it-from-there-on"])
+def test_a_proc_that_fails_at_any_read_loses_no_known_process_and_no_neighbour(
+    tree: Tree, fault: int, whole: bool
+) -> None:
+    """It vanishes between any two reads, or descriptors run out: two that are known, and one that is new."""
+    for number in range(1, 60):
+        for pid in (50, 60, 70):
+            tree.process(pid, ticks=5000 + pid)
+        reads = FailingReads(tree.root, fault, whole)
+        host = made(tree, reads)
+        known = host.identify([50, 60], UNIX)
+        truth = made(tree, CountedReads(tree.root)).identify([70], UNIX + 1)[70]
+        reads.begin(number)
+        during = host.identify([50, 60, 70], UNIX + 1)
+        reached = reads.hit
+        for pid in (50, 60):
+            assert during[pid].start == known[pid].start
+            assert replace(during[pid], missing="") == known[pid]
+        new = during[70]
+        told = {name for name in ("executable", "comm", "uid", "user", "cgroup") if getattr(new, name)}
+        assert all(getattr(new, name) == getattr(truth, name) for name in told)
+        assert new.start == truth.start or (new.start.ticks is None and new.missing)
+        reads.end()
+        after = host.identify([50, 60, 70], UNIX + 2)
+        assert {pid: after[pid] for pid in (50, 60)} == known
+        assert after[70].start == truth.start
+        host.epoch()
+        if not reached:
+            break
+    assert number > 5 and not reached
+
+
+class FailingReads(CountedReads):
+    """Fails the n-th read after `begin`, and with `whole` all that follow."""
+
+    def __init__(self, root: Path, fault: int, whole: bool) -> None:
+        super().__init__(root)
+        self._fault, self._whole = fault, whole
+        self._left = 0
+        self.hit = False
+
+    def begin(self, number: int) -> None:
+        self._left, self.hit = number, False
+
+    def end(self) -> None:
+        self._left = 0
+
+    def note(self, path: str) -> None:
+        super().note(path)
+        if self._left > 1:
+            self._left -= 1
+        elif self._left == 1:
+            self.hit = True
+            self._left = int(self._whole)
+            raise OSError(self._fault, "told to fail", path)

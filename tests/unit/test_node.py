@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from threading import Event
+from threading import Event, current_thread
 
 import pytest
 
@@ -178,6 +178,40 @@ def test_the_page_is_stale_within_three_intervals_and_only_once(hanging: tuple[P
     release.set()
     pages.wait_for(lambda page: page.health.healthy and page.health.ticks >= 2)
     assert sum(page.health.stalled for page in pages) == 1
+
+
+class SleepingClock(RealClock):
+    """A boot clock: it jumps when the machine wakes. `looked` is set when the watchdog has seen that."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+        self.looked = Event()
+
+    def elapsed(self) -> float:
+        if self.slept and current_thread().name == "watchdog":
+            self.looked.set()
+        return super().elapsed() + self.slept
+
+
+def test_a_tick_that_slept_with_the_machine_is_not_called_a_hung_driver() -> None:
+    release, reached, pages, clock = Event(), Event(), Pages(), SleepingClock()
+
+    def slow() -> Snapshot:
+        reached.set()
+        assert release.wait(30)
+        return GOOD
+
+    ticking = node(ScriptedSource(good, slow, good), pages, clock, interval=1.0)
+    ticking.start()
+    assert reached.wait(20)
+    clock.slept = 8 * 3600.0
+    with ticking._published:
+        ticking._published.notify_all()
+    assert clock.looked.wait(20)
+    release.set()
+    pages.wait_for(lambda page: page.health.ticks >= 3)
+    ticking.stop()
+    assert not any(page.health.stalled for page in pages)
 
 
 def test_stopping_lets_go_of_the_source() -> None:

@@ -328,7 +328,7 @@ def test_streams_count_against_the_limit_and_make_no_room_for_others():
                 await head_of(client)
                 await chunk(client)
             async with Client(server) as refused:
-                status = (await refused.answer()).status
+                status = (await refused.ask("/stream")).status
             station.channels[0].say(b"b")
             return status, await chunk(first)
 
@@ -350,14 +350,15 @@ def test_as_many_streams_as_there_may_be_connections_all_hear_the_same():
             await head_of(client)
             heard.add(await chunk(client))
         async with Client(server) as refused:
-            status = (await refused.answer()).status
+            status = (await refused.ask("/stream")).status
         await server.stop()
         ends = {await client.closed() for client in clients}
         for client in clients:
             await client.__aexit__()
         return heard, status, ends
 
-    assert serve(scenario, routes=station.routes) == ({b"tick"}, 503, {b"0\r\n\r\n"})
+    limits = Limits(client_connections=512, client_requests=512.0)
+    assert serve(scenario, routes=station.routes, limits=limits) == ({b"tick"}, 503, {b"0\r\n\r\n"})
     assert {channel.ended for channel in station.channels} == {1}
 
 

@@ -13,7 +13,7 @@ import pytest
 from certificates import RSA
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, until
+from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, some_routes, until
 from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
 
@@ -27,11 +27,11 @@ def file(certificates):
     return path
 
 
-async def try_once(server, context):
+async def try_once(server, context, path="/hello"):
     """The status of a page, or None when the server does not want the client."""
     try:
         async with TlsClient(server, context) as client:
-            return (await client.ask("/hello")).status
+            return (await client.ask(path)).status
     except (OSError, asyncio.IncompleteReadError):
         return None
 
@@ -242,15 +242,18 @@ def test_junk_after_the_handshake_ends_that_connection_alone(file, certificates)
     assert serve_under(file, scenario) == 200
 
 
-def test_beyond_the_limit_of_connections_clients_are_dropped_before_their_handshake(file, certificates):
+def test_beyond_the_limit_of_connections_clients_are_told_so_and_health_is_answered(file, certificates):
     async def scenario(server):
         async with Client(server):
             await until(lambda: server.connections == 1)
-            refused = await try_once(server, certificates.client_context())
+            context = certificates.client_context()
+            refused, health = await try_once(server, context), await try_once(server, context, "/-/healthy")
         await until(lambda: server.connections == 0)
-        return refused, await try_once(server, certificates.client_context())
+        return refused, health, await try_once(server, context)
 
-    assert serve_under(file, scenario, limits=Limits(connections=1)) == (None, 200)
+    routes = some_routes(**{"-/healthy": "OK"})
+    told = serve_under(file, scenario, routes=routes, limits=Limits(connections=1))
+    assert told == (503, 200, 200)
 
 
 # client_auth_type, then what comes of no certificate, of one by a stranger, and of one by the CA.

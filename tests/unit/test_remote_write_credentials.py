@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -166,6 +167,20 @@ def test_who_is_not_believed_gets_nothing_and_one_line_says_why(
             assert (sent, there.posts) == (0, [])
             assert error in why
             assert "\n" not in why
+
+    run(test)
+
+
+def test_a_receiver_without_tls_is_suspected_to_be_one(tmp_path: Path) -> None:
+    def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def test() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as there:
+            port = there.sockets[0].getsockname()[1]
+            _, why = await delivered_to(tmp_path, settings(f"https://127.0.0.1:{port}/"))
+        assert why == "no TLS connection: it does not speak TLS there (wrong version number); is it http?"
 
     run(test)
 

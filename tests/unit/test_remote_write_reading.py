@@ -9,12 +9,11 @@ import pytest
 
 from gpuledger.model.errors import UsageError
 from gpuledger.outputs.nodes import read_nodes
-from gpuledger.outputs.remote_write.reading import read_receivers, size
+from gpuledger.outputs.remote_write.reading import read_receivers
 from gpuledger.outputs.remote_write.settings import (
     ClientTls,
     DiskQueue,
     Login,
-    Metadata,
     QueueConfig,
     ReceiverSettings,
     Secret,
@@ -25,7 +24,7 @@ URL = "https://metrics.example/api/v1/write"
 
 def read(folder: Path, text: str) -> tuple[ReceiverSettings, ...]:
     file = folder / "agent.yaml"
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return read_receivers(read_nodes(file, "configuration").section(["remote_write"])["remote_write"], folder)
 
 
@@ -90,7 +89,6 @@ write_relabel_configs: [{action: drop}]
         ),
         queue_config=QueueConfig(5, 2, 3, 4, 60.0, 0.01, 1.0, False),
         queue=DiskQueue(512 << 20, 3600.0, 1 << 20, 0.0),
-        metadata=Metadata(False, 120.0, 7),
     )
     assert found.write_relabel is not None
     assert found.write_relabel.place == f"{tmp_path}/agent.yaml: remote_write[0].write_relabel_configs"
@@ -126,6 +124,7 @@ def test_credentials_in_the_url_are_basic_auth_and_no_part_of_the_url(tmp_path: 
             r"unknown key 'remote_write\[0\].queue_config.max_shard'; did you mean",
         ),
         ("queue: {max_bytes: 5}", r"queue.max_bytes: at least 1MiB is wanted, not '5'"),
+        ("metadata_config: {send: maybe}", r"metadata_config.send: true or false is wanted"),
         ("queue: {max_bytes: many}", r"queue.max_bytes: a size such as 512MB or 2GiB is wanted"),
         ("queue_config: {min_shards: 3, max_shards: 2}", r"queue_config.max_shards: is below min_shards"),
         (
@@ -146,6 +145,17 @@ def test_credentials_in_the_url_are_basic_auth_and_no_part_of_the_url(tmp_path: 
             "basic_auth: {username: a, password: secret, password_file: b}",
             r"password: is given together with",
         ),
+        ('bearer_token: "secret\\nb"', r"\[0\].bearer_token: one line of ASCII is wanted"),
+        (
+            "authorization: {credentials: secr\u00e9t}",
+            r"authorization.credentials: one line of ASCII is wanted",
+        ),
+        ('headers: {X: "secret\\r\\nY: z"}', r"headers.X: one line of ASCII is wanted"),
+        (
+            'http_headers: {X: {values: ["secret\\nb"]}}',
+            r"http_headers.X.values\[0\]: one line of ASCII is wanted",
+        ),
+        ("queue: {max_age: 9999d}", r"queue.max_age: a duration of at most 366d is wanted"),
         ("authorization: {type: Bearer}", r"authorization: credentials or credentials_file is wanted"),
         ("authorization: {type: basic, credentials: secret}", r"for Basic there is basic_auth"),
         (
@@ -165,7 +175,16 @@ def test_what_cannot_be_honoured_is_one_line_with_its_path(tmp_path: Path, text:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "metrics.example", "ftp://x/", "https://", "https://x:0/", "'http://a b/'"]
+    "url",
+    [
+        "",
+        "metrics.example",
+        "ftp://x/",
+        "https://",
+        "https://x:0/",
+        "'http://a b/'",
+        "http://\N{CJK UNIFIED IDEOGRAPH-4E2D}..b/",
+    ],
 )
 def test_what_is_no_url_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError, match=r"url: a URL such as https://host/api/v1/write is wanted$"):
@@ -175,11 +194,3 @@ def test_what_is_no_url_is_refused_and_not_repeated(tmp_path: Path, url: str) ->
 def test_two_receivers_of_one_name_would_share_a_queue(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"remote_write\[1\]: has the name 'metrics.example-\w+' of another"):
         read(tmp_path, f"remote_write: [{{url: {URL}}}, {{url: {URL}}}]")
-
-
-@pytest.mark.parametrize(
-    ("text", "bytes_"),
-    [("5", 5), ("512MB", 512 << 20), ("2GiB", 2 << 30), ("3K", 3 << 10), ("1 TiB", 1 << 40), ("7B", 7)],
-)
-def test_sizes(text: str, bytes_: int) -> None:
-    assert size(text) == bytes_

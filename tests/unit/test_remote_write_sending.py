@@ -53,6 +53,20 @@ def test_a_request_is_what_remote_write_1_0_asks_for(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_receiver_may_have_a_name_beyond_ascii(tmp_path: Path) -> None:
+    wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "localhost")
+
+    async def test() -> None:
+        async with receiving(ScriptedReceiver()) as there:
+            named = settings(there.url.replace("127.0.0.1", wide))
+            async with sending(tmp_path, named) as here:
+                here.accept(block(1, 7))
+                await emptied(here)
+        assert there.posts[0].headers["host"] == f"localhost:{there.port}"
+
+    run(test)
+
+
 def test_blocks_are_gathered_until_there_are_enough_or_the_first_has_waited(tmp_path: Path) -> None:
     config = QueueConfig(max_samples_per_send=40, batch_send_deadline=0.2)
 

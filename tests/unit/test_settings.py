@@ -41,6 +41,8 @@ class Sample:
         (duration("s"), "1m30s", 90.0),
         (duration("s"), "500ms", 0.5),
         (duration("s"), "1h2m3.5s", 3723.5),
+        (duration("s"), "1w2d", 777_600.0),
+        (duration("s"), "1y", 31_536_000.0),
         (duration("s"), "10", 10.0),
         (duration("ms"), "30000", 30.0),
         (duration("s"), 2, 2.0),

@@ -132,7 +132,7 @@ WRONG_IN_PROCESS = {
     "name: a, every: 5, for: 6, pid: 9": "pid: runs that overlap cannot share a pid",
     "name: a, pid: 1": "pid: a whole number from 2",
     "name: a, memory: 90GB": "process a: holds more memory than GPU 0 has",
-    "name: a, memory: 9 lots": "memory: a size such as 512MiB",
+    "name: a, memory: 9 lots": "memory: a size such as 512MB",
     "name: a, age: 90d": "process a: it cannot be older than the node",
     "type: mps-server, load: 1": "load: an MPS server does no work of its own",
     "name: a, gi: 1": "process a: instance 1_0 of GPU 0 does not exist at its start",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from books_helpers import UNIX, Run, assert_books_balance, rows
@@ -36,7 +36,7 @@ tick = st.tuples(
     st.sets(st.integers(0, 3)),
     st.sets(st.integers(0, 3)),
     st.booleans(),
-    st.sampled_from([1.0, 7.5, 30.0, 60.0, 600.0, 5000.0]),
+    st.sampled_from([1.0, 7.5, 30.0, 60.0, 600.0, 5000.0, 90_000.0]),
 )
 
 
@@ -48,6 +48,10 @@ def people(card: int, numbers: set[int], *, works: bool) -> Sequence[GpuProcess]
     ]
 
 
+# The first hour that is asked for lies in a gap of more than an hour in which nobody watched the session.
+@example(
+    [(set(), set(), False, 600.0), *[({0}, set(), False, after) for after in (600.0, 5000.0, 600.0, 1.0)]]
+)
 @given(st.lists(tick, min_size=5, max_size=60))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_folded_every_report_stays_as_it_was(
@@ -68,7 +72,9 @@ def test_whatever_is_folded_every_report_stays_as_it_was(
         assert same(before, report_of(wholly, by))
     hour = int(UNIX // 3600 + 1) * 3600
     for between in ((hour, hour + 3600), (hour - 3600, hour), (hour, hour + 7200)):
-        assert same(report_of(run.store.file, "pod", between), report_of(wholly, "pod", between))
+        before = report_of(run.store.file, "pod", between)
+        assert same(before, report_of(partly, "pod", between))
+        assert same(before, report_of(wholly, "pod", between))
 
 
 def grown(folder: Path, hours: int) -> Run:

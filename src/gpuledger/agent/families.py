@@ -180,8 +180,12 @@ _RECEIVER: Final[tuple[tuple[FamilySpec, Callable[[ReceiverState], float | None]
         lambda state: state.last_success,
     ),
     (
-        _gauge("receiver_up", "0 while the last request to the receiver failed.", "receiver"),
-        lambda state: float(not state.failing),
+        _gauge(
+            "receiver_up",
+            "0 while the last request to the receiver failed, or was refused as a whole.",
+            "receiver",
+        ),
+        lambda state: float(not (state.failing or state.refusing)),
     ),
     (_gauge("shards", "Queues that are delivered side by side.", "receiver"), lambda state: state.shards),
     (

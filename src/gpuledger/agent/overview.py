@@ -87,8 +87,16 @@ def _summary(view: AgentView) -> str:
     dropped = f", {view.dropped} dropped by relabelConfigs" if view.dropped else ""
     return (
         f"<strong>{up}</strong> of {len(view.loops)} targets up, <strong>{down}</strong> down{dropped}; "
-        f"<strong>{waiting:,}</strong> samples wait to be delivered."
+        f"<strong>{waiting:,}</strong> samples wait to be delivered{_losses(view)}."
     )
+
+
+def _losses(view: AgentView) -> str:
+    """Which receivers take nothing, and what was lost; nothing where all is well."""
+    deaf = sum(state.failing or state.refusing for state in view.receivers)
+    lost = sum(sum(state.dropped.values()) for state in view.receivers)
+    told = f"; <strong>{deaf}</strong> of {len(view.receivers)} receivers take nothing" if deaf else ""
+    return told + (f"; <strong>{lost:,}</strong> samples were dropped" if lost else "")
 
 
 def _targets(view: AgentView) -> str:
@@ -161,7 +169,7 @@ def _receivers(view: AgentView) -> str:
 
 
 def _receiver_row(view: AgentView, state: ReceiverState) -> str:
-    word = "failing" if state.failing else "taking" if state.last_success else "nothing sent yet"
+    word = _word(state)
     why = ""
     if state.last_error:
         why = f"<br>{_short(state.last_error)}, {_ago(view, state.last_error_at)}"
@@ -177,6 +185,14 @@ def _receiver_row(view: AgentView, state: ReceiverState) -> str:
         f"<td>{_ago(view, state.oldest)}</td><td>{state.sent_samples:,}</td><td>{lag}</td>"
         f'<td title="{reasons}">{lost:,}</td><td>{state.disk_bytes / 2**20:.1f} MiB</td></tr>'
     )
+
+
+def _word(state: ReceiverState) -> str:
+    if state.failing:
+        return "failing"
+    if state.refusing:
+        return "refusing"
+    return "taking" if state.last_success else "nothing sent yet"
 
 
 def _table(label: str, columns: Iterable[str], rows: Iterable[str]) -> str:

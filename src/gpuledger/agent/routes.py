@@ -11,13 +11,13 @@ from gpuledger.agent.families import tell
 from gpuledger.agent.overview import overview
 from gpuledger.exposition.negotiation import accepts_gzip, choose_format
 from gpuledger.outputs.health import HEALTHY, READY
-from gpuledger.outputs.routes import Request, Response, Routes, plain
+from gpuledger.outputs.routes import Hosts, Request, Response, Routes, plain
 
 _GZIP: Final = 31
 
 
-def routes_of(view: Callable[[], AgentView]) -> Routes:
-    """The page, the metrics and the probes, which are answered as soon as it listens."""
+def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Routes:
+    """The page, the metrics and the probes, which are answered as soon as it listens, under these names."""
 
     def metrics(request: Request) -> Response:
         form = choose_format(request.headers.get("accept", ""))
@@ -32,4 +32,4 @@ def routes_of(view: Callable[[], AgentView]) -> Routes:
     def well(_: Request) -> Response:
         return plain("OK")
 
-    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: well})
+    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: well}, hosts=hosts)

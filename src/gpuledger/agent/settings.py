@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.model.settings import choice, duration, setting, text
+from gpuledger.model.sizes import size
 from gpuledger.outputs.addresses import Address, as_address
-from gpuledger.outputs.remote_write.reading import size
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import environ
 from pathlib import Path
+from typing import Any
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
@@ -24,6 +24,7 @@ from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.settings import AgentSettings
+from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.main import no_words
@@ -35,8 +36,11 @@ from gpuledger.host.clock import SystemClock
 from gpuledger.ledger.store.place import state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build
+from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer, Speaker
+from gpuledger.outputs.limits import Limits
+from gpuledger.workloads.pods.access import Access
 
 log = logging.getLogger("gpuledger.agent")
 
@@ -86,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     set_up(build(LogSettings, values))
     if build(AgentSettings, values).engine == "prometheus":
         return _print_prometheus(given.config, build(ClusterSettings, values))
-    return asyncio.run(_serve(given.config, build(AgentSettings, values), build(ClusterSettings, values)))
+    return asyncio.run(_serve(given.config, values))
 
 
 def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
@@ -105,15 +109,30 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
     return 0
 
 
-async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) -> int:
+async def _serve(file: Path, values: Mapping[str, Any]) -> int:
+    settings, cluster = build(AgentSettings, values), build(ClusterSettings, values)
     clock = SystemClock()
     watch = FileWatch((file,))
-    vault = Vault(cluster.access(environ), cluster.own_namespace(environ), clock)
-    config = read_agent_config(file, environ, vault)
+    access = cluster.access(environ)
+    vault = Vault(access, cluster.own_namespace(environ), clock)
+
+    def read() -> AgentConfig:
+        found = read_agent_config(file, environ, vault)
+        if access is None and found.selections and not found.automatic:
+            raise _no_cluster()
+        return found
+
+    config = read()
+    if access is None and config.automatic:
+        log.warning("no targets are named, and there is no cluster to look for exporters in")
     memory = PageMemory(settings.page_memory)
-    agent = Agent(config, _queues(settings, environ), clock, _discovery(config, cluster, clock), memory)
-    _allow_many_connections()
-    server = HttpServer([(settings.listen_address, routes_of(agent.view))], speaker=_speaker(settings, clock))
+    discovery = _discovery(access, cluster.own_shard(environ), clock)
+    agent = Agent(config, _queues(settings, environ), clock, discovery, memory)
+    # Each target is a connection that stays open.
+    limits = within_descriptors(build(Limits, values), beside=None)
+    hosts = allowed_hosts(build(HostNames, values).names, settings.listen_address)
+    listener = (settings.listen_address, routes_of(agent.view, hosts))
+    server = HttpServer([listener], limits, speaker=_speaker(settings, clock))
     told, nudged = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
@@ -125,7 +144,7 @@ async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) 
     try:
         agent.start()
         _greet(agent, server)
-        reloading = asyncio.create_task(_reload(file, agent, vault, watch, settings.look_interval, nudged))
+        reloading = asyncio.create_task(_reload(file, read, agent, watch, settings.look_interval, nudged))
         await told.wait()
         log.info("stopping")
         reloading.cancel()
@@ -139,7 +158,12 @@ async def _serve(file: Path, settings: AgentSettings, cluster: ClusterSettings) 
 
 
 async def _reload(
-    file: Path, agent: Agent, vault: Vault, watch: FileWatch, every: float, nudged: asyncio.Event
+    file: Path,
+    read: Callable[[], AgentConfig],
+    agent: Agent,
+    watch: FileWatch,
+    every: float,
+    nudged: asyncio.Event,
 ) -> None:
     """Take the configuration anew when it has changed or SIGHUP has come; a bad one changes nothing."""
     while True:
@@ -150,7 +174,10 @@ async def _reload(
         nudged.clear()
         states = watch.states((file,))
         try:
-            await agent.become(read_agent_config(file, environ, vault))
+            if file.exists() and not file.is_file():
+                # A pipe is read once, and a second time only when somebody writes into it: all would wait.
+                raise UsageError(f"{file} is no file that can be read again")
+            await agent.become(read())
         except GpuledgerError as error:
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)
@@ -164,23 +191,20 @@ async def _reload(
         watch.take(states)
 
 
-def _discovery(config: AgentConfig, settings: ClusterSettings, clock: SystemClock) -> Discovery | None:
-    """What finds targets in a cluster; None where there is none to look in, which a target may not need."""
-    access = settings.access(environ)
-    share = settings.own_shard(environ)
-    if access is None:
-        if isinstance(share, Scale) or (config.selections and not config.automatic):
-            raise UsageError(
-                "there is no API server to ask for targets or replicas; name one with --kubernetes-api or "
-                "--kubeconfig, or list StaticEndpoints alone and give --shard INDEX/COUNT"
-            )
-        if config.automatic:
-            log.warning("no targets are named, and there is no cluster to look for exporters in")
-    if access is None and share == Shard():
-        return None
+def _discovery(access: Access | None, share: Shard | Scale, clock: SystemClock) -> Discovery | None:
+    """What finds targets in a cluster and shares them out; None where neither is to be done."""
     if isinstance(share, Scale):
+        if access is None:
+            raise _no_cluster()
         return Discovery(access, clock, scale=share)
-    return Discovery(access, clock, shard=share)
+    return None if access is None and share == Shard() else Discovery(access, clock, shard=share)
+
+
+def _no_cluster() -> UsageError:
+    return UsageError(
+        "there is no API server to ask for targets or replicas; name one with --kubernetes-api or "
+        "--kubeconfig, or list StaticEndpoints alone and give --shard INDEX/COUNT"
+    )
 
 
 def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:
@@ -205,16 +229,8 @@ def _speaker(settings: AgentSettings, clock: SystemClock) -> Speaker:
     return Web(Path(settings.web_config), clock).speaker
 
 
-def _allow_many_connections() -> None:
-    """Each target is a connection that stays open; the usual soft limit ends at a thousand."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _greet(agent: Agent, server: HttpServer) -> None:
     view = agent.view()
-    log.info("gpuledger %s, %d targets, %d receivers", __version__, len(view.loops), len(view.receivers))
+    log.info("gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers))
     for address in server.addresses:
         log.info("listening on %s port %d", address.host or "every address", address.port)

@@ -64,6 +64,8 @@ _ONCE = ("process", "session")
 
 # A driver without persistence mode takes some seconds per GPU to wake; one that hangs takes for ever.
 _PATIENCE = 30.0
+# Seconds after which a directory that took no file is tried again.
+_AGAIN = 5.0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -205,6 +207,7 @@ def _write_until_told(
 ) -> None:
     due = parts.clock.elapsed()
     readable: bool | None = None
+    refused = ""
     while not wake.told:
         wait = None
         page = parts.pages.page
@@ -215,11 +218,24 @@ def _write_until_told(
             if now >= due or (page.snapshot is not None) is not readable:
                 _warn_of_clashes(neighbours)
                 page, body = parts.pages.text(names)
-                file.put(body)
+                refused = _put(file, body, refused)
                 readable = page.snapshot is not None
-                due = now + every
+                due = now + (min(every, _AGAIN) if refused else every)
             wait = max(0.0, due - parts.clock.elapsed())
         wake.wait(wait)
+
+
+def _put(file: Textfile, body: bytes, before: str) -> str:
+    """Why the file could not be put in place, said once; empty when it was. `before` is the last answer."""
+    try:
+        file.put(body)
+    except GpuledgerError as error:
+        if str(error) != before:
+            log.error("%s; the books go on, and it is tried again", error)
+        return str(error)
+    if before:
+        log.info("writing %s again", file.path)
+    return ""
 
 
 def _warn_of_clashes(neighbours: Neighbours) -> None:

@@ -20,6 +20,8 @@ from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
 from gpuledger.host.settings import HostSettings
+from gpuledger.ledger.settings import StoreSettings
+from gpuledger.ledger.store.checks import books_checks
 from gpuledger.model.checks import Check, Finding
 from gpuledger.model.settings import build, choice, setting
 from gpuledger.outputs.checks import output_checks, web_config_checks
@@ -111,6 +113,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *maps,
         *owner_checks(lambda: read_once(values), _NEEDED),
+        *books_checks(build(StoreSettings, values), environment, made_up=simulated),
         *output_checks(http, textfile, procfs=procfs),
     )
 
@@ -126,7 +129,8 @@ def diagnose_serving(
     host = build(HostSettings, values)
     maps = () if simulated else _map_checks(map_settings(values), host, environment)
     web = web_config_checks(build(HttpSettings, values))
-    return run_checks((*host_checks(host, environment, local=not simulated), *maps, *web))
+    books = books_checks(build(StoreSettings, values), environment, made_up=simulated)
+    return run_checks((*host_checks(host, environment, local=not simulated), *maps, *books, *web))
 
 
 def _map_checks(

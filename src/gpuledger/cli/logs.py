@@ -43,13 +43,19 @@ class Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One record as one line."""
-        return json.dumps(fields(record, self), ensure_ascii=False)
+        return _json(fields(record, self))
 
 
 def _quoted(value: str) -> str:
-    if value and not any(char in value for char in ' ="\\\n'):
+    if value and value.isprintable() and not any(char in value for char in ' ="\\'):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    """On one line, in which whoever names a process or a path cannot steer the terminal that shows it."""
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isprintable() else json.dumps(value)
 
 
 def set_up(settings: LogSettings, stream: TextIO | None = None) -> None:

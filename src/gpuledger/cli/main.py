@@ -59,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        # What is left to fail here is standard output: a full disk, a closed pipe.
-        print(f"gpuledger: cannot write: {error.strerror}", file=sys.stderr)  # noqa: T201  (as above)
+        # What is left to fail here is standard output (a full disk, a closed pipe), or a file that is named.
+        what = f"{error.filename}: " if error.filename else "cannot write: "
+        print(f"gpuledger: {what}{error.strerror}", file=sys.stderr)  # noqa: T201  (as above)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
@@ -23,6 +24,7 @@ from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
 from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.http import HttpServer
+from gpuledger.outputs.limits import Limits
 
 log = logging.getLogger("gpuledger.serve")
 
@@ -64,9 +66,11 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(
     values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
 ) -> int:
+    told = _stop_request()
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
-    server = HttpServer(made.listeners, speaker=made.web.speaker if made.web else Connection)
+    limits = within_descriptors(build(Limits, values))
+    server = HttpServer(made.listeners, limits, speaker=made.web.speaker if made.web else Connection)
     made.parts.control.watch(Reloader(read, values, NODE.values(), files, made.parts, made.listeners))
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, made.parts.control.nudge)
     try:
@@ -74,7 +78,7 @@ async def _serve(
         await server.start()
         _greet(made.parts, server, made.web.scheme if made.web else "http")
         made.parts.start()
-        await _until_told()
+        await told.wait()
         log.info("stopping")
     finally:
         await server.stop()
@@ -100,17 +104,18 @@ class _Complaints:
 def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
-    if parts.store is not None:
-        log.info("books in %s", parts.store.file)
-    else:
+    if parts.store is None:
         log.info("books in memory alone: they end with this program")
+    elif parts.store.on_disk:
+        log.info("books in %s", parts.store.file)
     for address in server.addresses:
         log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
 
 
-async def _until_told() -> None:
+def _stop_request() -> asyncio.Event:
+    """What SIGTERM and SIGINT set from here on. A container's first program hears neither without it."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    await told.wait()
+    return told

@@ -41,7 +41,9 @@ from gpuledger.node.instances import InstanceLog
 from gpuledger.node.loop import Namer, Node
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings
 from gpuledger.outputs.addresses import Address
+from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.health import health_routes
+from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.pages import PageStore
 from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.settings import HttpSettings
@@ -324,9 +326,15 @@ def listeners_of(
         exact, files = page_routes(lambda: parts.pages.page, links, parts.clock)
         common |= exact
         below = {**files, PREFIX: parts.api.handler(_terms(values, parts.source.info))}
+    hosts = build(HostNames, values).names
     try:
         return tuple(
-            (address, Routes({**common, **pages.routes(http.metrics_path, names)}, below))
+            (
+                address,
+                Routes(
+                    {**common, **pages.routes(http.metrics_path, names)}, below, allowed_hosts(hosts, address)
+                ),
+            )
             for address, names in _listed(values, every)
         )
     except ValueError as error:
@@ -365,7 +373,7 @@ def _terms(values: Mapping[str, Any], source: SourceInfo) -> Terms:
         return diagnose_serving(values, environ, simulated=source.simulated)
 
     node = node_name(build(DialectSettings, values).node_name, environ, gethostname())
-    return Terms(node, build(Prices, values), diagnose)
+    return Terms(node, build(Prices, values), diagnose, build(Limits, values))
 
 
 def _open_web(file: str) -> Web:

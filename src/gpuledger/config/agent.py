@@ -5,5 +5,13 @@ from __future__ import annotations
 from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.config.settings import LogSettings
+from gpuledger.outputs.allowed_hosts import HostNames
+from gpuledger.outputs.limits import Limits
 
-AGENT: dict[str, type] = {"the agent": AgentSettings, "the cluster": ClusterSettings, "log": LogSettings}
+AGENT: dict[str, type] = {
+    "the agent": AgentSettings,
+    "under which names it is asked": HostNames,
+    "how much of it clients may use": Limits,
+    "the cluster": ClusterSettings,
+    "log": LogSettings,
+}

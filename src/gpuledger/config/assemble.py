@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -85,7 +86,8 @@ def _parse(item: Setting, value: object, place: str) -> object:
         return item.parse(value)
     except ValueError as error:
         given = " ".join(map(str, value)) if item.repeatable and isinstance(value, list) else value
-        shown = repr(given) if isinstance(given, str) else str(given)
+        # What stands before the @ of a URL may be a password.
+        shown = re.sub(r"//\S*@", "//...@", repr(given) if isinstance(given, str) else str(given))
         raise UsageError(f"{place}: {error}, not {shorten(shown, _LONGEST, placeholder=' ...')}") from None
 
 
@@ -96,9 +98,12 @@ def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split()).replace('"<unicode string>"', "it")
-        raise UsageError(f"{file} is not YAML: {text}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
+    except yaml.YAMLError as error:
+        from gpuledger.outputs.nodes import trouble_of
+
+        raise UsageError(f"{file} is not YAML: {trouble_of(error)}") from None
     except RecursionError:
         raise UsageError(f"{file} is nested too deeply for a configuration") from None
     if content is None:

@@ -11,6 +11,8 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings, ReloadSettings
+from gpuledger.outputs.allowed_hosts import HostNames
+from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
@@ -30,6 +32,8 @@ NODE: dict[str, type] = {
     "how often": NodeSettings,
     "what should be there": CensusSettings,
     "where metrics are served": HttpSettings,
+    "under which names": HostNames,
+    "how much of it clients may use": Limits,
     "what is told": DialectSettings,
     "how dcgm tells it": DcgmSettings,
     "how smi tells it": SmiDialectSettings,
@@ -54,6 +58,8 @@ NODE: dict[str, type] = {
 # Of no use to a command that writes a file.
 _SERVED = (
     HttpSettings,
+    HostNames,
+    Limits,
     WebSettings,
     Prices,
     ReloadSettings,

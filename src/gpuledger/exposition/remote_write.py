@@ -5,7 +5,6 @@ series costs its labels once: everything before the eight bytes of the value nev
 after them is the same for all samples of one moment.
 
     timeseries (1): labels (1): name (1), value (2) ...   samples (2): value (1), timestamp (2)
-    metadata (3): type (1), metric_family_name (2), help (4), unit (5)
 
 The field numbers are those of prompb's types.proto and remote.proto.
 """
@@ -18,17 +17,6 @@ from typing import Final
 
 # What Prometheus takes for "this series has ended": one NaN among many, told apart by its bits.
 STALE: Final = (0x7FF0000000000002).to_bytes(8, "little")
-
-# MetricMetadata.MetricType by the words of `# TYPE`; what is not here is unknown, 0.
-_TYPES: Final = {
-    "counter": 1,
-    "gauge": 2,
-    "histogram": 3,
-    "gaugehistogram": 4,
-    "summary": 5,
-    "info": 6,
-    "stateset": 7,
-}
 
 _DOUBLE: Final = Struct("<d")
 _VARINT_64: Final = (1 << 64) - 1
@@ -80,18 +68,6 @@ def series_bytes(labels: bytes, value: bytes, milliseconds: int) -> bytes:
 def value_bytes(value: float) -> bytes:
     """A double, little endian."""
     return _DOUBLE.pack(value)
-
-
-def metadata_bytes(family: str, kind: str, text: str, unit: str = "") -> bytes:
-    """One `metadata` field: what a page's TYPE, HELP and UNIT say of a family.
-
-    Raises ValueError for text that is not Unicode.
-    """
-    content = b"\x08%c" % _TYPES[kind] if kind in _TYPES else b""
-    for number, part in ((2, family), (4, text), (5, unit)):
-        if part:
-            content += _bytes_field(number, part.encode())
-    return _bytes_field(3, content)
 
 
 def varint(number: int) -> bytes:

@@ -7,27 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpuledger.model.settings import Reload, choice, duration, integer, number, setting, text
-
-
-def size(value: object) -> int:
-    """Bytes from a number with or without a unit: `500MB`, `1GiB`."""
-    written = str(value).strip().lower().removesuffix("b")
-    units = {
-        "k": 10**3,
-        "m": 10**6,
-        "g": 10**9,
-        "t": 10**12,
-        "ki": 2**10,
-        "mi": 2**20,
-        "gi": 2**30,
-        "ti": 2**40,
-    }
-    digits = written.rstrip("kmgti ")
-    unit = written[len(digits) :].strip()
-    try:
-        return int(float(digits) * units.get(unit, 1 if not unit else -1))
-    except (ValueError, OverflowError):
-        raise ValueError("a size such as 500MB or 1GiB is wanted") from None
+from gpuledger.model.sizes import size
 
 
 def _limit(value: object) -> int:

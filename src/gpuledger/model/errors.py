@@ -28,12 +28,15 @@ class SourceUnavailable(GpuledgerError):
         self.reason = reason
 
 
-def unknown(kind: str, given: str, valid: Iterable[str]) -> UsageError:
-    """`unknown KIND 'given'; did you mean 'nearest'?`, or the valid ones when none is near."""
+def unknown(kind: str, given: str, valid: Iterable[str], place: str = "") -> UsageError:
+    """`unknown KIND 'given'; did you mean 'nearest'?`, or the valid ones when none is near.
+
+    `place` stands before a name and is no part of it: with it, everything would be near.
+    """
     # Only the unlucky pay for it.
     from difflib import get_close_matches
 
     names = sorted(valid)
     near = get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(names)}"
-    return UsageError(f"unknown {kind} '{given}'; {hint}")
+    hint = f"did you mean '{place}{near[0]}'?" if near else f"valid: {', '.join(names)}"
+    return UsageError(f"unknown {kind} '{place}{given}'; {hint}")

@@ -188,13 +188,16 @@ def words(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
     return parse
 
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 
 
 def duration(
     bare: str = "s", lowest: float = 0.0, highest: float = 366 * 86400.0
 ) -> Callable[[object], float]:
-    """Seconds from a Go duration (`1m30s`, `500ms`) or a bare number in the unit `bare`."""
+    """Seconds from a Go duration (`1m30s`, `500ms`), Prometheus's `d`, `w` and `y` (365 days) included, or a
+    bare number in the unit `bare`.
+    """
 
     def parse(value: object) -> float:
         written = str(value).strip()
@@ -202,19 +205,24 @@ def duration(
             raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
         if fullmatch(r"\d+(\.\d+)?", written):
             seconds = float(written) * _SECONDS[bare]
-        elif fullmatch(r"(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d))+", written):
+        elif fullmatch(r"(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d|w|y))+", written):
             seconds = _sum_of_parts(written)
         else:
             raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
         if seconds < lowest:
             raise ValueError(f"a duration of at least {lowest:g} s is wanted")
         if seconds > highest:
-            raise ValueError(f"a duration of at most {highest:g} s is wanted")
+            raise ValueError(f"a duration of at most {_shown(highest)} is wanted")
         return seconds
 
     return parse
 
 
+def _shown(seconds: float) -> str:
+    """A bound as somebody would write it."""
+    return f"{seconds / 86400.0:g}d" if seconds % 86400.0 == 0 else f"{seconds:g} s"
+
+
 def _sum_of_parts(written: str) -> float:
-    parts = findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d)", written)
+    parts = findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|y)", written)
     return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)

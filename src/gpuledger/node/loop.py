@@ -28,6 +28,8 @@ Poster = Callable[[Snapshot], LedgerState]
 _STALE_AFTER = 3.0
 # A driver without persistence mode takes some seconds per GPU to wake.
 _PATIENCE = 30.0
+# A wait that took so much longer than it was to, in seconds: the machine slept.
+_SLEPT = 5.0
 
 
 class TickHangs(GpuledgerError):
@@ -216,6 +218,8 @@ class Node:
         except SourceUnavailable as error:
             status = str(error)
             parts = [Collected(SOURCE, self._clock.elapsed() - began, status)]
+        except MemoryError:
+            status = "out of memory in the middle of a tick: give gpuledger more (MemoryMax, limits.memory)"
         except Exception as error:
             status = f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
             if status != self._status:
@@ -286,14 +290,20 @@ class Node:
                 due = self._clock.elapsed()
 
     def _watch(self) -> None:
+        woke = 0.0
         with self._published:
             while not self._stop.is_set():
                 allowed = _STALE_AFTER * self._pace.interval
                 since = self._began if self._last_page is None else self._last_page
-                late = self._clock.elapsed() - since
+                now = self._clock.elapsed()
+                # No tick is late for having slept with the machine.
+                late = now - max(since, woke)
                 if late >= allowed and not self._stalled:
                     self._turn_stale(late)
-                self._published.wait(None if self._stalled else max(allowed - late, 0.001))
+                wait = None if self._stalled else max(allowed - late, 0.001)
+                self._published.wait(wait)
+                if wait is not None and self._clock.elapsed() - now - wait > max(allowed, _SLEPT):
+                    woke = self._clock.elapsed()
 
     def _turn_stale(self, late: float) -> None:
         self._stalled = True

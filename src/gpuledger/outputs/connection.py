@@ -9,6 +9,8 @@ from typing import Protocol, cast
 
 import h11
 
+from gpuledger.outputs.clients import NOBODY, client_of
+from gpuledger.outputs.framing import fault_of
 from gpuledger.outputs.messages import answer_to, head_of, request_of
 from gpuledger.outputs.registry import Registry
 from gpuledger.outputs.routes import Later, Request, Response, Routes, arrived, plain
@@ -45,13 +47,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, registry: Registry, routes: Routes, gate: Gate | None = None) -> None:
         self.deadline = 0.0
+        self.client = NOBODY
         self._registry = registry
         self._routes = routes
         self._gate = gate
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=registry.limits.header_bytes)
         self._sender = Sender(self._http, self._send_bytes, self._go_on)
         self._transport: asyncio.Transport | None = None
-        self._request: h11.Request | None = None
+        self._request: Request | None = None
         self._era = 0
         self._body_bytes = 0
         self._served = False
@@ -65,13 +68,13 @@ class Connection(asyncio.BufferedProtocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection in, or refuse it."""
+        """Count the connection in."""
         self._transport = cast("asyncio.Transport", transport)
         # Pause as soon as the kernel does not take everything: the next piece waits in the shared page.
         self._transport.set_write_buffer_limits(high=0)
         self.deadline = self._registry.now + self._registry.limits.request_seconds
-        if not self._registry.admit(self):
-            self.refuse(plain("too many connections; try again", 503, (("Retry-After", "1"),)))
+        self.client = client_of(transport.get_extra_info("peername"))
+        self._registry.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's signature)
         """Count the connection out and let go of the page."""
@@ -128,7 +131,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Between two requests, with nothing received of the next one."""
-        return self._served and not self._received and not self._lingering
+        closing = self._transport is None or self._transport.is_closing()
+        return self._served and not self._received and not self._lingering and not closing
 
     def expire(self) -> None:
         """Half a request is answered with 408, one whose answer does not come with 503; a half-taken answer
@@ -170,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.abort()
             return
-        head_only = self._request is not None and self._request.method == b"HEAD"
+        head_only = self._request is not None and self._request.method == "HEAD"
         head = self._http.send(head_of(response, close=True)) or b""
         self._lingering = True
         self.deadline = self._registry.now + self._registry.limits.linger_seconds
@@ -190,8 +194,13 @@ class Connection(asyncio.BufferedProtocol):
                 self.refuse(answer_to(error))
                 return
             if isinstance(event, h11.Request):
-                self._request = event
+                self._request = request_of(event, self.client)
                 self._body_bytes = 0
+                refusal = fault_of(event, self._registry.limits)
+                refusal = refusal or self._registry.refusal(self, self._request.path)
+                if refusal is not None:
+                    self.refuse(refusal)
+                    return
                 if self._http.they_are_waiting_for_100_continue:
                     self._send_bytes(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
             elif isinstance(event, h11.Data):
@@ -227,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self) -> None:
         if self._request is None:
             raise RuntimeError("h11 ended a message that it had not begun")
-        request = request_of(self._request)
+        request = self._request
         verdict = None
         if self._gate is not None:
             self._era = self._gate.era
@@ -281,13 +290,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._sender.streaming:
             self._pause_reading()
+            self._registry.backlog.hold(self, response.body)
             return
         self._read_beside_stream()
         if not self._sender.behind:
             self.deadline = inf
 
     def _send_bytes(self, data: bytes | memoryview | None) -> None:
-        if data and self._transport is not None:
+        # To one that has gone asyncio takes what is written, with a line in the log for each piece.
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _go_on(self) -> None:
@@ -307,6 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._gate is not None and self._gate.era != self._era
 
     def _next_request(self) -> None:
+        self._registry.backlog.release(self)
         self._request = None
         self._served = True
         self._received = False

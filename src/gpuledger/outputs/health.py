@@ -9,6 +9,7 @@ metric pages.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from gpuledger.model.page import Page, ReloadHealth
 from gpuledger.outputs.routes import Handler, Request, Response, plain
@@ -16,6 +17,9 @@ from gpuledger.outputs.routes import Handler, Request, Response, plain
 HEALTHY = "/-/healthy"
 READY = "/-/ready"
 HEALTH = "/health"
+
+# Asked by whoever decides whether the program lives: no password and no limit is in their way.
+PROBES: Final = frozenset({HEALTHY, READY, HEALTH})
 
 
 def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:

@@ -50,6 +50,11 @@ class HttpServer:
         """How many are open now."""
         return len(self._registry)
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of answers that clients have taken in part, a body that several share counted once."""
+        return self._registry.backlog.bytes
+
     async def start(self) -> None:
         """Listen. Raises GpuledgerError, with nothing left open, when one address cannot be listened on."""
         self._check_distinct()

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import h11
 
+from gpuledger.outputs.clients import NOBODY
 from gpuledger.outputs.routes import Request, Response, plain
 
 _REASONS = {
@@ -17,25 +18,32 @@ _REASONS = {
     405: b"Method Not Allowed",
     408: b"Request Timeout",
     413: b"Content Too Large",
+    421: b"Misdirected Request",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
     501: b"Not Implemented",
     503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
 }
 
 
-def request_of(message: h11.Request) -> Request:
-    """Our view of a request. An absolute target (as sent to proxies) loses its scheme and host."""
+def request_of(message: h11.Request, client: bytes = NOBODY) -> Request:
+    """Our view of a request. The host of an absolute target (as sent to proxies) takes the place of the
+    header's (RFC 9112, 3.2.2).
+    """
     target = message.target.decode("ascii", "replace")
+    host = None
     if not target.startswith("/") and "://" in target:
-        target = "/" + target.partition("://")[2].partition("/")[2]
+        host, target = _parted(target.partition("://")[2])
     path, _, query = target.partition("?")
     headers: dict[str, str] = {}
     for raw_name, raw_value in message.headers:
         name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return Request(message.method.decode("ascii"), _decoded(path), query, headers)
+    if host is not None:
+        headers["host"] = host
+    return Request(message.method.decode("ascii"), _decoded(path), query, headers, client)
 
 
 def head_of(response: Response, *, close: bool) -> h11.Response:
@@ -75,6 +83,13 @@ def answer_to(error: h11.RemoteProtocolError) -> Response:
     if error.error_status_hint == 501:
         return plain("this transfer encoding is not understood", 501)
     return plain("this is not an HTTP request", 400)
+
+
+def _parted(rest: str) -> tuple[str, str]:
+    """Host and port of what stands after the scheme, and the target as it would be alone."""
+    ends = min((at for at in map(rest.find, "/?") if at >= 0), default=len(rest))
+    target = rest[ends:]
+    return rest[:ends], target if target.startswith("/") else "/" + target
 
 
 def _decoded(path: str) -> str:

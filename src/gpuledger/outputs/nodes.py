@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
@@ -56,11 +57,15 @@ class Node:
         found = dict(self.items())
         for key in found:
             if key not in known:
-                raise UsageError(f"{self._file}: {unknown('key', self._below(key), map(self._below, known))}")
+                place = f"{self._path}." if self._path else ""
+                raise UsageError(f"{self._file}: {unknown('key', _shown(key), known, place)}")
         return {key: found.get(key, Node(None, self._file, self._below(key))) for key in known}
 
     def items(self) -> Iterator[tuple[str, Node]]:
-        """A mapping's keys and values. Raises UsageError for what is no mapping and for a key given twice."""
+        """A mapping's keys and values, with those of the mappings that `<<` merges into it.
+
+        Raises UsageError for what is no mapping and for a key given twice.
+        """
         import yaml
 
         if self.absent:
@@ -68,13 +73,36 @@ class Node:
         if not isinstance(self._node, yaml.MappingNode):
             raise self.wrong("a mapping is wanted")
         seen: set[str] = set()
-        for key, value in self._node.value:
+        for key, value in self._merged(self._node):
             if not isinstance(key, yaml.ScalarNode):
                 raise self.wrong("plain keys are wanted")
             if key.value in seen:
                 raise UsageError(f"{self._file}: {self._below(key.value)} is given twice")
             seen.add(key.value)
             yield key.value, Node(value, self._file, self._below(key.value))
+
+    def _merged(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """A mapping's own keys and values, and of those that it merges the ones that it has not itself."""
+        import yaml
+
+        own = [pair for pair in node.value if not _is_merge(pair[0])]
+        yield from own
+        known = {key.value for key, _ in own if isinstance(key, yaml.ScalarNode)}
+        # Each mapping once: it has nothing more to give, and nine lines could name a billion.
+        met = {node}
+        waiting = _merges(node)
+        while waiting:
+            below = waiting.pop(0)
+            if not isinstance(below, yaml.MappingNode):
+                raise self.wrong("what << merges is a mapping, or a list of them")
+            if below in met:
+                continue
+            met.add(below)
+            for key, value in below.value:
+                if not _is_merge(key) and not (isinstance(key, yaml.ScalarNode) and key.value in known):
+                    yield key, value
+                    known.add(key.value)
+            waiting = [*_merges(below), *waiting]
 
     def elements(self) -> list[Node]:
         """A list's values, none of an absent one. Raises UsageError for what is no list, or has gaps."""
@@ -123,9 +151,26 @@ class Node:
         return UsageError(f"{self.place}: {wanted}")
 
     def _below(self, key: str) -> str:
-        # A line break in it must not make two lines of a complaint.
-        shown = shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
-        return f"{self._path}.{shown}" if self._path else shown
+        return f"{self._path}.{_shown(key)}" if self._path else _shown(key)
+
+
+def _merges(node: yaml.MappingNode) -> list[yaml.Node]:
+    import yaml
+
+    found: list[yaml.Node] = []
+    for key, value in node.value:
+        if _is_merge(key):
+            found += value.value if isinstance(value, yaml.SequenceNode) else [value]
+    return found
+
+
+def _is_merge(key: yaml.Node) -> bool:
+    return key.value == "<<" and getattr(key, "style", None) is None
+
+
+def _shown(key: str) -> str:
+    # A line break in it must not make two lines of a complaint.
+    return shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
 
 
 def read_nodes(file: Path, what: str = "web config") -> Node:
@@ -142,13 +187,23 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        # The error's own text quotes the line, which may hold a secret.
-        mark = error.problem_mark
-        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(f"{file} is not YAML: {error.problem or error.context}{where}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{file} is not YAML: {trouble_of(error)}") from None
     except RecursionError:
         raise UsageError(f"{file} is nested too deeply for a {what}") from None
     return Node(node, file)
+
+
+def trouble_of(error: yaml.YAMLError) -> str:
+    """What the matter is with a text, and where, without a word of it: the error's own text quotes the line,
+    and what was taken for an alias or a tag, which may be a password.
+    """
+    mark = getattr(error, "problem_mark", None)
+    where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    context = getattr(error, "context", None)
+    said = getattr(error, "problem", None) or context or "it has unusual characters"
+    if context and said.startswith("but "):
+        # The second half of a sentence.
+        said = f"{context}, {said}"
+    # Single signs and the names of tokens, as '<scalar>', are no secrets.
+    return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "'...'", said) + where

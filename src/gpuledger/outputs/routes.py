@@ -18,13 +18,14 @@ class Request:
     """One request without its body, which is never of interest here.
 
     `path` is decoded and without the query, `query` is as sent (empty without one), header names are lower
-    case and repeated headers joined by a comma.
+    case and repeated headers joined by a comma. `client` is whom limits count it for, empty for nobody.
     """
 
     method: str
     path: str
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    client: bytes = b""
 
     def has(self, tag: str) -> bool:
         """Whether the client says by If-None-Match that it has what bears this ETag: compared weakly, as
@@ -33,6 +34,13 @@ class Request:
         bare = tag.removeprefix("W/")
         known = (one.strip().removeprefix("W/") for one in self.headers.get("if-none-match", "").split(","))
         return any(one in (bare, "*") for one in known)
+
+
+class Hosts(Protocol):
+    """Under which names something is served."""
+
+    def allow(self, authority: str) -> bool:
+        """Whether under this one: a host with or without a port, as the Host header has it."""
 
 
 class Stream(Protocol):
@@ -90,15 +98,23 @@ def failed(request: Request, error: BaseException) -> Response:
 
 
 class Routes:
-    """Exact paths, and prefixes that end in a slash, to handlers for GET. HEAD is GET without the body."""
+    """Exact paths, and prefixes that end in a slash, to handlers for GET. HEAD is GET without the body.
 
-    def __init__(self, exact: Mapping[str, Handler], prefixes: Mapping[str, Handler] | None = None) -> None:
-        self._table = (dict(exact), dict(prefixes or {}))
+    `hosts` says which names they may be asked under; without it, any.
+    """
+
+    def __init__(
+        self,
+        exact: Mapping[str, Handler],
+        prefixes: Mapping[str, Handler] | None = None,
+        hosts: Hosts | None = None,
+    ) -> None:
+        self._table = (dict(exact), dict(prefixes or {}), hosts)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """What can be asked for; a prefix ends in `...`."""
-        exact, prefixes = self._table
+        exact, prefixes, _ = self._table
         return tuple(sorted([*exact, *(f"{prefix}..." for prefix in prefixes)]))
 
     def become(self, other: Routes) -> None:
@@ -106,7 +122,10 @@ class Routes:
         self._table = other._table
 
     def respond(self, request: Request) -> Response | Later:
-        """The handler's answer, or 404, 405, or 500 when it raises: a page never takes the server down."""
+        """The handler's answer, or 404, 405, 421; 500 when it raises: a page never takes the server down."""
+        hosts = self._table[2]
+        if hosts is not None and not hosts.allow(request.headers.get("host", "")):
+            return plain("this is not served under that name; see --web.hosts", 421)
         handler = self._find(request.path)
         if handler is None:
             return plain("\n".join(("no such page; there are:", *self.paths)), 404)
@@ -118,7 +137,7 @@ class Routes:
             return failed(request, error)
 
     def _find(self, path: str) -> Handler | None:
-        exact, prefixes = self._table
+        exact, prefixes, _ = self._table
         if path in exact:
             return exact[path]
         matches = [prefix for prefix in prefixes if path.startswith(prefix)]

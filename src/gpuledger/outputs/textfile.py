@@ -66,6 +66,7 @@ class Textfile:
             self.remove()
             return
         try:
+            self._keep_lock()
             self._replace(body)
         except OSError as error:
             raise self._trouble(error) from None
@@ -111,6 +112,12 @@ class Textfile:
                 raise
         finally:
             os.close(handle)
+
+    def _keep_lock(self) -> None:
+        """Where the directory was replaced, nobody is kept from writing by the lock in the old one."""
+        if not self._is_lock_file(self._lock):
+            before, self._lock = self._lock, self._take_lock()
+            os.close(before)
 
     def _take_lock(self) -> int:
         # The kernel lets go of it when the process ends, however it ends: a lock file left by a kill is

@@ -76,7 +76,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     # What the socket's transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the Connection count itself in. One too many is dropped: telling it would cost a handshake."""
+        """Let the Connection count itself in."""
         self._raw = cast("asyncio.Transport", transport)
         self._peer = transport.get_extra_info("peername")
         self._connection.connection_made(self)
@@ -213,6 +213,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         while rest and not self._said_goodbye:
             rest = rest[self._tls.write(rest) :]
         self._flush()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """What the socket's transport knows."""
+        return default if self._raw is None else self._raw.get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Those of the socket: nothing is kept back here."""

@@ -31,8 +31,24 @@
 {{- if and $v.priorityClass.create $v.priorityClassName -}}
 {{- fail "priorityClass.create, priorityClassName: set one" -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]" (include "gpuledger.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: the name of a Service begins with a letter, and that of this release, %s, does not; set one that does" (include "gpuledger.fullname" .)) -}}
+{{- end -}}
 {{- include "gpuledger.checkPorts" . -}}
+{{- include "gpuledger.checkLabels" . -}}
 {{- include "gpuledger.checkConfig" . -}}
+{{- end -}}
+
+{{/* A workload whose selector does not match its own pods is refused by the API server. */}}
+{{- define "gpuledger.checkLabels" -}}
+{{- $own := list "app" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "job-name-prefix" -}}
+{{- range $value, $labels := dict "podLabels" .v.podLabels "commonLabels" .v.commonLabels -}}
+{{- range $label, $_ := $labels -}}
+{{- if has $label $own -}}
+{{- fail (printf "%s: by %s the chart's objects find their pods; choose another name" $value $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "gpuledger.checkSchedule" -}}

@@ -26,7 +26,7 @@
 {{- define "gpuledger.selector" -}}
 app: {{ .name }}
 app.kubernetes.io/name: {{ include "gpuledger.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ toYaml .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 

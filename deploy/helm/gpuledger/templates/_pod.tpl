@@ -19,7 +19,7 @@ annotations:
 
 {{- define "gpuledger.podSpec" -}}
 {{- $v := .v -}}
-serviceAccountName: {{ include "gpuledger.serviceAccount" . }}
+serviceAccountName: {{ include "gpuledger.serviceAccount" . | toYaml }}
 automountServiceAccountToken: {{ has $v.kubernetes.names (list "auto" "api") }}
 {{- if $v.hostPID }}
 hostPID: true
@@ -29,12 +29,12 @@ hostNetwork: true
 dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- with include "gpuledger.runtimeClass" . }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ toYaml . }}
 {{- end }}
 {{- if $v.priorityClass.create }}
 priorityClassName: {{ include "gpuledger.fullname" . }}
 {{- else if $v.priorityClassName }}
-priorityClassName: {{ $v.priorityClassName }}
+priorityClassName: {{ toYaml $v.priorityClassName }}
 {{- end }}
 {{- with $v.imagePullSecrets }}
 imagePullSecrets:
@@ -86,7 +86,7 @@ nodeAffinity:
 {{- $v := .v -}}
 {{- if $v.followGpuOperator.enabled }}
 - name: wait-for-gpu-operator
-  image: {{ include "gpuledger.image" . }}
+  image: {{ include "gpuledger.image" . | toYaml }}
   imagePullPolicy: {{ $v.image.pullPolicy }}
   command: [sh, -c]
   args:
@@ -105,7 +105,7 @@ nodeAffinity:
 {{- end }}
 {{- if and $v.accounting.enable (not .made_up) }}
 - name: enable-accounting
-  image: {{ include "gpuledger.image" . }}
+  image: {{ include "gpuledger.image" . | toYaml }}
   imagePullPolicy: {{ $v.image.pullPolicy }}
   command: [sh, -c]
   args:
@@ -134,7 +134,7 @@ nodeAffinity:
 {{/* The container, but for its name, arguments, ports, probes and resources. */}}
 {{- define "gpuledger.container" -}}
 {{- $v := .v -}}
-image: {{ include "gpuledger.image" . }}
+image: {{ include "gpuledger.image" . | toYaml }}
 imagePullPolicy: {{ $v.image.pullPolicy }}
 {{- if $v.command }}
 command:
@@ -201,11 +201,11 @@ env:
 {{- end }}
 {{- if not .made_up }}
 # Directories, not sockets and files: a kubelet that restarts makes new ones.
-- {name: pod-resources, hostPath: {path: {{ $v.kubelet.dir }}/pod-resources}}
-- {name: device-plugins, hostPath: {path: {{ $v.kubelet.dir }}/device-plugins}}
+- {name: pod-resources, hostPath: {path: {{ printf "%s/pod-resources" $v.kubelet.dir | quote }}}}
+- {name: device-plugins, hostPath: {path: {{ printf "%s/device-plugins" $v.kubelet.dir | quote }}}}
 {{- if has $v.kubernetes.names (list "auto" "logs") }}
-- {name: pod-logs, hostPath: {path: {{ $v.kubelet.podLogs }}/pods}}
-- {name: container-logs, hostPath: {path: {{ $v.kubelet.podLogs }}/containers}}
+- {name: pod-logs, hostPath: {path: {{ printf "%s/pods" $v.kubelet.podLogs | quote }}}}
+- {name: container-logs, hostPath: {path: {{ printf "%s/containers" $v.kubelet.podLogs | quote }}}}
 {{- end }}
 {{- with $v.host.passwdFile }}
 - {name: passwd, hostPath: {path: {{ . | quote }}, type: File}}
@@ -213,10 +213,10 @@ env:
 {{- end }}
 {{- if eq .mode "daemonset" }}
 {{- with include "gpuledger.webConfigSecret" . }}
-- {name: web-config, secret: {secretName: {{ . }}}}
+- {name: web-config, secret: {secretName: {{ quote . }}}}
 {{- end }}
 {{- with $v.web.tlsSecret }}
-- {name: tls, secret: {secretName: {{ . }}}}
+- {name: tls, secret: {secretName: {{ quote . }}}}
 {{- end }}
 {{- end }}
 {{- if $v.followGpuOperator.enabled }}

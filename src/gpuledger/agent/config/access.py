@@ -10,6 +10,7 @@ from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import boolean
 from gpuledger.outputs.nodes import Node
+from gpuledger.outputs.remote_write.secrets import fits_a_header
 from gpuledger.outputs.remote_write.settings import ClientTls, Login, Secret
 
 _TLS_FILES: Final = ("caFile", "certFile", "keyFile")
@@ -69,16 +70,19 @@ class AccessReader:
             raise keys["type"].wrong("is Basic: basicAuth is wanted for that")
         if not scheme.isalnum() or not scheme.isascii():
             raise keys["type"].wrong("one word such as Bearer is wanted")
-        credentials = self._secret(keys, "credentials")
-        if credentials.absent and not keys["credentialsSecret"].absent:
-            credentials = self._of_cluster(keys["credentialsSecret"])
-        if credentials.absent:
+        given = _one_of(keys, *(f"credentials{form}" for form in _FORMS), "credentialsSecret")
+        if given is None:
             raise node.wrong("has no credentials, credentialsEnv, credentialsFile or credentialsSecret")
+        secret = given == "credentialsSecret"
+        credentials = self._of_cluster(keys[given]) if secret else self._secret(keys, "credentials")
+        if not fits_a_header(credentials):
+            raise keys[given].wrong("one line of ASCII is wanted")
         return Login(scheme, credentials)
 
     def _secret(self, keys: Mapping[str, Node], name: str) -> Secret:
-        """The first that is given of: the text itself, a variable, a file."""
+        """The one that is given of: the text itself, a variable, a file."""
         inline, variable, file = (keys[name + form] for form in _FORMS)
+        _one_of(keys, *(name + form for form in _FORMS))
         if inline.mapping:
             return self._of_cluster(inline)
         if not inline.absent:
@@ -108,6 +112,14 @@ class AccessReader:
 
     def _file(self, node: Node) -> Secret:
         return Secret() if node.absent else Secret(file=self._folder / node.text())
+
+
+def _one_of(keys: Mapping[str, Node], *names: str) -> str | None:
+    """The one of these keys that is given, None for none. Raises UsageError for two."""
+    given = [name for name in names if not keys[name].absent]
+    if len(given) > 1:
+        raise keys[given[1]].wrong(f"is given together with {given[0]}; one of them is wanted")
+    return given[0] if given else None
 
 
 _FORMS: Final = ("", "Env", "File")

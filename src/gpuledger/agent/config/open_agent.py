@@ -14,9 +14,10 @@ from gpuledger.agent.discovery.usual import usual_exporters
 from gpuledger.agent.relabel.reading import read_rules
 from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.scrape.labelling import LabelLimits
-from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.scrape.settings import BODY_LIMIT, ScrapeSettings, Target
 from gpuledger.model.errors import unknown
 from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.model.sizes import binary_size
 from gpuledger.outputs.nodes import Node
 
 STATIC: Final = "StaticEndpoints"
@@ -35,7 +36,6 @@ _ENDPOINT_KEYS: Final = (
 _count: Final = integer(0, 10**9)
 _interval: Final = duration(lowest=0.1)
 _DEFAULT_TIMEOUT: Final = 10.0
-_SIZES: Final = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _Endpoint:
             timeout=timeout,
             honor_labels=_honor(keys["honorLabels"]),
             honor_timestamps=keys["honorTimestamps"].parsed(boolean, True),
-            body_limit=keys["bodySizeLimit"].parsed(_size, 0),
+            body_limit=keys["bodySizeLimit"].parsed(binary_size, BODY_LIMIT),
             sample_limit=keys["sampleLimit"].parsed(_count, 0),
             label_limits=LabelLimits(
                 keys["labelLimit"].parsed(_count, 0),
@@ -211,9 +211,12 @@ class _Endpoint:
         written, port = self._keys["address"].text(), self._keys["port"]
         if not written:
             raise ValueError("has no address, which StaticEndpoints needs")
-        if port.absent or written != address_of(written, "http").rpartition(":")[0]:
-            return address_of(written, self._scheme)
-        return f"{written}:{port.parsed(integer(1, 65535), 0)}"
+        address = address_of(written, self._scheme)
+        if address != written and not port.absent:
+            return f"{written}:{port.parsed(integer(1, 65535), 0)}"
+        if port.text().isdigit() and not written.endswith(f":{port.text()}"):
+            raise ValueError(f"has port {port.text()} and address {written}; one of the two ports is wanted")
+        return address
 
 
 def _path(value: object) -> str:
@@ -230,13 +233,3 @@ def _params(node: Node) -> Mapping[str, tuple[str, ...]]:
 def _honor(node: Node) -> bool | None:
     word = node.text().lower()
     return None if word in ("", "auto") else node.parsed(boolean, False)
-
-
-def _size(value: object) -> int:
-    """Bytes, or a number with a unit of 1024s, as Prometheus takes them."""
-    written = str(value).strip()
-    unit = next((unit for unit in _SIZES if written.endswith(unit)), "")
-    digits = written.removesuffix(unit).removesuffix("B").strip()
-    if not (digits.isascii() and digits.isdigit()):
-        raise ValueError("a size such as 10MB is wanted")
-    return int(digits) * _SIZES.get(unit, 1)

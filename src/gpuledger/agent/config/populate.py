@@ -26,6 +26,11 @@ PARAM: Final = "__param_"
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _HOST: Final = re.compile(r"(?:\[[^\[\]/\s]+\]|[^:\[\]/\s]+)(?P<port>:[0-9]{1,5})?")
 _seconds: Final = duration(lowest=0.001)
+# Milliseconds, and whether the unit is only for what is so many of it and no more.
+_UNITS: Final = (
+    *(("y", 365 * 86_400_000, True), ("w", 7 * 86_400_000, True), ("d", 86_400_000, False)),
+    *(("h", 3_600_000, False), ("m", 60_000, False), ("s", 1000, False), ("ms", 1, False)),
+)
 
 
 def target_of(
@@ -41,8 +46,8 @@ def target_of(
     """
     labels = {name: value for name, value in found.items() if value}
     labels |= {
-        INTERVAL: f"{settings.interval:.10g}s",
-        TIMEOUT: f"{settings.timeout:.10g}s",
+        INTERVAL: _written(settings.interval),
+        TIMEOUT: _written(settings.timeout),
         **{PARAM + name: values[0] for name, values in params.items() if values and values[0]},
     }
     if not rules.apply(labels):
@@ -54,15 +59,26 @@ def target_of(
     interval, timeout = _seconds(labels.get(INTERVAL, "")), _seconds(labels.get(TIMEOUT, ""))
     if timeout > interval:
         raise ValueError(f"the timeout of {timeout:g} s is longer than the interval of {interval:g} s")
-    wrong = next((name for name in labels if not LABEL_NAME.fullmatch(name)), None)
-    if wrong is not None:
-        raise ValueError(f"relabelling makes {wrong!r}, which is no label name")
     url = f"{scheme}://{address}{_path(labels.get(PATH, ''))}{_query(params, labels)}"
     final = {name: value for name, value in labels.items() if not name.startswith("__")}
+    wrong = next((name for name in final if not LABEL_NAME.fullmatch(name)), None)
+    if wrong is not None:
+        raise ValueError(f"relabelling makes {wrong!r}, which is no label name")
     final.setdefault("instance", address)
     return Target(
         group, url, tuple(sorted(final.items())), replace(settings, interval=interval, timeout=timeout)
     )
+
+
+def _written(seconds: float) -> str:
+    """A duration as Prometheus writes it, `1m30s`, since rules may read it."""
+    left = round(seconds * 1000)
+    found = ""
+    for unit, size, whole in _UNITS:
+        if left >= size and not (whole and left % size):
+            found += f"{left // size}{unit}"
+            left %= size
+    return found or "0s"
 
 
 def address_of(written: str, scheme: str) -> str:

@@ -7,10 +7,11 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Final
 
-_STATUS: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: (?P<reason>[^\r\n]*))?")
+_STATUS: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: [^\r\n]*)?")
 _HEAD_END: Final = b"\r\n\r\n"
 _HEAD_BYTES: Final = 64 * 1024
 _CHUNK_LINE: Final = 4096
+_LENGTH_DIGITS: Final = 18
 # gzip's own header, found by zlib.
 _GZIP: Final = 31
 _NO_BODY: Final = (204, 304)
@@ -26,10 +27,9 @@ class ScrapeFailed(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """Status line, headers (names in lower case, the last one of a name stands) and body, still encoded."""
+    """Status, headers (names in lower case, the last one of a name stands) and body, still encoded."""
 
     status: int
-    reason: str
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
@@ -124,7 +124,7 @@ class AnswerReader:
         status = int(match["status"])
         if 100 <= status < 200:
             return
-        answer = Answer(status, (match["reason"] or b"").decode("latin-1"))
+        answer = Answer(status)
         for one in fields:
             name, colon, value = one.partition(b":")
             if colon:
@@ -144,7 +144,7 @@ class AnswerReader:
             self._chunked = _Chunks()
         elif length is None:
             self._until_close, self.keeps_open = True, False
-        elif not (length.isascii() and length.isdigit()):
+        elif not (length.isascii() and length.isdigit() and len(length) <= _LENGTH_DIGITS):
             raise ScrapeFailed("the target's answer has a Content-Length that is no number")
         else:
             self._left = int(length)

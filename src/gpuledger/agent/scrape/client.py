@@ -7,6 +7,7 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -15,6 +16,7 @@ from gpuledger.agent.scrape.access import TargetAccess
 from gpuledger.agent.scrape.answer import Answer, ScrapeFailed
 from gpuledger.agent.scrape.connection import Connection, ConnectionClosed
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.outputs.hosts import host_field, next_address_after
 
 _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -64,7 +66,9 @@ class Client:
             self.close()
             raise ScrapeFailed(f"the target did not answer within {self._request.timeout:g} s") from None
         if answer.status != 200:
-            raise ScrapeFailed(f"the target answers with HTTP status {answer.status} {answer.reason}".strip())
+            raise ScrapeFailed(
+                f"the target answers with HTTP status {answer.status} {_phrase(answer.status)}".strip()
+            )
         return answer
 
     def close(self) -> None:
@@ -112,9 +116,13 @@ class Client:
         loop = asyncio.get_running_loop()
         try:
             _, made = await loop.create_connection(
-                lambda: Connection(context, name), host, where.port or _PORTS[where.scheme]
+                lambda: Connection(context, name),
+                host,
+                where.port or _PORTS[where.scheme],
+                happy_eyeballs_delay=next_address_after(host),
             )
-        except socket.gaierror:
+        except (socket.gaierror, UnicodeError):
+            # A name with an empty part, or too long a one, is not even asked for.
             raise ScrapeFailed(f"the host {host} is not known") from None
         except OSError as error:
             raise ScrapeFailed(f"cannot connect: {_reason(error)}") from None
@@ -127,10 +135,7 @@ class Client:
             place = answer.headers.get("location")
             if not (self._request.follow_redirects and answer.status in _REDIRECTS and place):
                 return answer
-            url = urljoin(url, place)
-            where = urlsplit(url)
-            if where.scheme not in _PORTS or not where.hostname:
-                raise ScrapeFailed("the target redirects to what is no http address")
+            url, where = _led_to(url, place)
             login = self._login if _origin(where) == _origin(self._split) else ()
             connection = await self._connect(where)
             try:
@@ -145,13 +150,40 @@ class Client:
                 "a login is not sent over plain http; use scheme https, or set credentialsOverHttp: true"
             )
         path = quote(where.path or "/", _SAFE) + (f"?{quote(where.query, _SAFE)}" if where.query else "")
-        netloc = where.netloc.rpartition("@")[2]
         head = (
-            f"GET {path} HTTP/1.1\r\nHost: {netloc}\r\nUser-Agent: gpuledger/{__version__}\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: {_host_field(where)}\r\nUser-Agent: gpuledger/{__version__}\r\n"
             f"Accept: {_ACCEPT}\r\nAccept-Encoding: gzip\r\n"
             f"X-Prometheus-Scrape-Timeout-Seconds: {self._request.timeout:g}\r\n"
         )
         return (head + "".join(f"{name}: {value}\r\n" for name, value in login) + "\r\n").encode("latin-1")
+
+
+def _led_to(url: str, place: str) -> tuple[str, SplitResult]:
+    """Where a `Location` leads from a URL. Raises ScrapeFailed."""
+    try:
+        url = urljoin(url, place)
+        where = urlsplit(url)
+        usable = where.scheme in _PORTS and bool(where.hostname) and where.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ScrapeFailed("the target redirects to what is no http address")
+    return url, where
+
+
+def _host_field(where: SplitResult) -> str:
+    try:
+        return host_field(where.netloc)
+    except UnicodeError:
+        raise ScrapeFailed(f"the host {where.hostname} is not known") from None
+
+
+def _phrase(status: int) -> str:
+    """What the status means. The target's own words may quote the login that it was shown."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def _origin(where: SplitResult) -> tuple[str, str, int]:

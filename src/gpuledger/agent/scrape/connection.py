@@ -10,6 +10,7 @@ import ssl
 from typing import cast
 
 from gpuledger.agent.scrape.answer import Answer, AnswerReader, ScrapeFailed
+from gpuledger.outputs.remote_write.tls import why_no_tls
 
 
 class ConnectionClosed(ScrapeFailed):
@@ -85,8 +86,7 @@ class Connection(asyncio.Protocol):
         except ssl.SSLCertVerificationError as error:
             self._fail(ScrapeFailed(f"the target's certificate is not accepted: {error.verify_message}"))
         except ssl.SSLError as error:
-            why = (error.reason or "TLS failed").lower().replace("_", " ")
-            self._fail(ScrapeFailed(f"TLS with the target failed: {why}"))
+            self._fail(ScrapeFailed(f"TLS with the target failed: {why_no_tls(error)}"))
         except ScrapeFailed as error:
             self._fail(error)
 
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
         try:
             self._handshake(self._tls)
         except ssl.SSLError as error:
-            self._fail(ScrapeFailed(f"TLS with the target failed: {error.reason or error}"))
+            self._fail(ScrapeFailed(f"TLS with the target failed: {why_no_tls(error)}"))
 
     def _decrypted(self, tls: ssl.SSLObject) -> bytes:
         """What the target wrote; the handshake goes on, and the request follows it."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from gpuledger.agent.relabel.rule import LABEL_NAME, METRIC_NAME, NAME, Relabelling
-from gpuledger.agent.scrape.lines import BadLine
+from gpuledger.agent.scrape.lines import BadSeries
 from gpuledger.exposition.remote_write import labels_bytes, series_bytes, series_prefix, timestamp_tail
 
 _EXPORTED: Final = "exported_"
@@ -19,6 +19,8 @@ _NO_RULES: Final = Relabelling(())
 Fate = bytes | tuple[()] | frozenset[object]
 DROPPED: Final[tuple[()]] = ()
 UNSENT: Final[frozenset[object]] = frozenset()
+# Other deliveries that are known beyond twice those of what is told.
+_SPARE_ROUTES: Final = 64
 # A value has so many bytes: what stands before them is the prefix.
 VALUE_BYTES: Final = 8
 
@@ -32,16 +34,16 @@ class LabelLimits:
     value_length: int = 0
 
     def check(self, labels: Mapping[str, str]) -> None:
-        """Raise BadLine for a series beyond a limit."""
+        """Raise BadSeries for a series beyond a limit."""
         if self.labels and len(labels) > self.labels:
-            raise BadLine(f"{labels.get(NAME)} has {len(labels)} labels, {self.labels} are allowed")
+            raise BadSeries(f"{labels.get(NAME)} has {len(labels)} labels, {self.labels} are allowed")
         if not self.name_length and not self.value_length:
             return
         for name, value in labels.items():
             if self.name_length and len(name.encode()) > self.name_length:
-                raise BadLine(f"a label name of {labels.get(NAME)} is longer than {self.name_length} bytes")
+                raise BadSeries(f"a label name of {labels.get(NAME)} is longer than {self.name_length} bytes")
             if self.value_length and len(value.encode()) > self.value_length:
-                raise BadLine(
+                raise BadSeries(
                     f"the label {name} of {labels.get(NAME)} is longer than {self.value_length} bytes"
                 )
 
@@ -84,9 +86,10 @@ class Labelling:
         self._limits = limits or LabelLimits()
         self._delivery = delivery or Delivery()
         self._others = tuple((other, dict[bytes, Fate]()) for other in others)
+        self._room = _SPARE_ROUTES
 
     def fate(self, page: dict[str, str], *, honor: bool) -> Fate:
-        """What becomes of a series with these labels on the page, which this may change. Raises BadLine."""
+        """What becomes of a series with these labels on the page, which this may change. Raises BadSeries."""
         labels = self._final(page, honor=honor)
         return DROPPED if labels is None else self._prefix(labels)
 
@@ -110,13 +113,26 @@ class Labelling:
             for prefix, fate in old.items():
                 route.setdefault(prefix, fate)
 
-    def forget(self, told: Sequence[bytes]) -> None:
-        """Keep the other deliveries of these entries alone, when there are many more."""
+    @property
+    def routes(self) -> int:
+        """Of how many series the other deliveries are known."""
+        return sum(len(route) for _, route in self._others)
+
+    @property
+    def crowded(self) -> bool:
+        """The other deliveries of many more series are known than were told when `told` was called last."""
+        return any(len(route) > self._room for _, route in self._others)
+
+    def told(self, series: int) -> None:
+        """So many were told, and what is known may be about twice as many."""
+        self._room = 2 * series + _SPARE_ROUTES
+
+    def forget(self, told: Iterable[bytes]) -> None:
+        """Keep the other deliveries of series with these prefixes alone."""
+        kept = set(told)
         for _, route in self._others:
-            if len(route) > 2 * len(told) + 64:
-                kept = {entry[:-VALUE_BYTES] for entry in told}
-                for prefix in [prefix for prefix in route if prefix not in kept]:
-                    del route[prefix]
+            for prefix in [prefix for prefix in route if prefix not in kept]:
+                del route[prefix]
 
     def _prefix(self, labels: Mapping[str, str]) -> Fate:
         prefix = self._delivery.prefix(labels)
@@ -143,8 +159,8 @@ class Labelling:
     def _check(self, labels: Mapping[str, str]) -> None:
         if not _valid(labels.get(NAME, ""), tuple(labels)):
             if not labels.get(NAME):
-                raise BadLine("metric relabelling leaves a series without a name")
-            raise BadLine(
+                raise BadSeries("metric relabelling leaves a series without a name")
+            raise BadSeries(
                 f"metric relabelling leaves a name that is none: {labels.get(NAME)!r}, {list(labels)}"
             )
         self._limits.check(labels)

@@ -1,6 +1,8 @@
-"""One line of a page: what it is, exactly as the lexers of Prometheus 2.42 see it.
+"""One line of a page: what it is, as the lexers of Prometheus 2.42 see it.
 
-Text 0.0.4 is generous with blanks and commas, OpenMetrics is not; both refuse a page for one bad line.
+Text 0.0.4 is generous with blanks and commas, OpenMetrics is not; both refuse a page for one bad line. Taken
+here and refused there, though the formats' descriptions allow it: blanks before a name and more than one in a
+TYPE, timestamps before 1970, exemplars of whatever series. A line break within quotes is refused here alone.
 """
 
 from __future__ import annotations
@@ -53,6 +55,10 @@ _OPEN_TYPES: Final = frozenset(
 
 class BadLine(ValueError):
     """A line that is neither a sample nor a comment of its format; the text says why."""
+
+
+class BadSeries(BadLine):
+    """A sample that can be read, of a series that cannot be; as a sample it counts."""
 
 
 class Sample(NamedTuple):
@@ -113,7 +119,7 @@ def number(written: bytes) -> bytes:
 def labels_of(series: bytes) -> dict[str, str]:
     """The labels of a Sample's series, its name as `__name__`; empty ones are there, as empty texts.
 
-    Raises BadLine for text that is not UTF-8 and for a label that is there twice.
+    Raises BadLine for text that is not UTF-8, and BadSeries for a label that is there twice.
     """
     name, brace, inside = series.partition(b"{")
     labels = {"__name__": name.strip().decode()}
@@ -127,7 +133,7 @@ def labels_of(series: bytes) -> dict[str, str]:
         except UnicodeDecodeError:
             raise BadLine(f"a label of {_shown(series)} is not UTF-8") from None
         if len(labels) <= len(names):
-            raise BadLine(f"the series {_shown(series)} has a label twice")
+            raise BadSeries(f"the series {_shown(series)} has a label twice")
         return labels
     pairs = _PAIR.findall(inside)
     for label, written in pairs:
@@ -139,7 +145,7 @@ def labels_of(series: bytes) -> dict[str, str]:
             value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
         labels[label.decode()] = value
     if len(labels) <= len(pairs):
-        raise BadLine(f"the series {_shown(series)} has a label twice")
+        raise BadSeries(f"the series {_shown(series)} has a label twice")
     return labels
 
 
@@ -151,8 +157,11 @@ def _usual_sample(line: bytes) -> Sample | None:
     name, brace, inside = series.partition(b"{")
     if not _is_name(name):
         return None
-    if brace and (b"\\" in inside or _label_names(b'"'.join(inside.split(b'"')[::2])) is None):
-        return None
+    if brace:
+        parts = inside.split(b'"')
+        # What stands behind a quote that is not closed would be looked at by nobody.
+        if b"\\" in inside or len(parts) % 2 == 0 or _label_names(b'"'.join(parts[::2])) is None:
+            return None
     return Sample(series, number(written), None, plain=True)
 
 
@@ -182,7 +191,7 @@ def _text_sample(line: bytes) -> Sample | None:
     value_bytes = number(value)
     if time is None:
         return Sample(series, value_bytes, None, line == series + b" " + value)
-    return Sample(series, value_bytes, _milliseconds(int(time)), plain=False)
+    return Sample(series, value_bytes, _milliseconds(time), plain=False)
 
 
 def _check_text_comment(line: bytes) -> None:
@@ -194,7 +203,8 @@ def _check_text_comment(line: bytes) -> None:
         if line.endswith((b" ", b"\t")):
             raise BadLine(f"{_shown(line)} names no metric")
         return
-    if not re.fullmatch(_NAME, words[2]):
+    # Of a HELP no more than the beginning must be a name.
+    if not (re.match if words[1] == b"HELP" else re.fullmatch)(_NAME, words[2]):
         raise BadLine(f"{_shown(line)} names no metric")
     _check_meta(words[1], words[3] if len(words) > 3 else b"", _TEXT_TYPES, line)
 
@@ -247,10 +257,15 @@ def _seconds(written: bytes) -> int:
     seconds = float(written)
     if isinf(seconds):
         raise BadLine(f"{_shown(written)} is no timestamp")
-    return _milliseconds(int(seconds * 1000))
+    return _milliseconds(seconds * 1000)
 
 
-def _milliseconds(time: int) -> int:
+def _milliseconds(written: bytes | float) -> int:
+    try:
+        time = int(written)
+    except (OverflowError, ValueError):
+        # Python does not read thousands of digits.
+        time = 2**63
     if not -(2**63) <= time < 2**63:
         raise BadLine("a timestamp is out of range")
     return time

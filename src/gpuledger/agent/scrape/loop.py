@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from gpuledger.agent.scrape.access import TargetAccess
 from gpuledger.agent.scrape.answer import ScrapeFailed
 from gpuledger.agent.scrape.client import Client, Request
-from gpuledger.agent.scrape.labelling import Delivery, Labelling, timed
+from gpuledger.agent.scrape.labelling import VALUE_BYTES, Delivery, Labelling, timed
 from gpuledger.agent.scrape.lines import format_of
 from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pages import PageError, Pages
@@ -88,6 +89,11 @@ class TargetLoop:
         self.beat = Beat(settings.interval, target.digest)
         self.due: int | None = None
 
+    @property
+    def known_routes(self) -> int:
+        """Of how many series it is known what receivers with rules of their own get."""
+        return self._pages.labelling.routes
+
     async def run(self) -> None:
         """Scrape on every beat until cancelled; a scrape that takes longer than that misses beats."""
         try:
@@ -96,7 +102,11 @@ class TargetLoop:
                 if before is not None:
                     self.totals.missed += max(0, self.beat.between(before, self.due) - 1)
                 await asyncio.sleep(max(0.0, self.due / 1000 - self._clock.unix()))
-                await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
+                try:
+                    await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
+                except Exception:
+                    # What goes wrong behind a scrape must not end the scraping of its target either.
+                    log.exception("what %s told could not be handed over", self.target.url)
         finally:
             self.close()
 
@@ -111,7 +121,7 @@ class TargetLoop:
         if other._deliveries.others == self._deliveries.others:
             self._pages.labelling.inherit(other._pages.labelling)
         mine = set(self._report.prefixes)
-        gone = [entry for entry in other._report.ends() if entry[:-8] not in mine]
+        gone = [entry for entry in other._report.ends() if entry[:-VALUE_BYTES] not in mine]
         self._ending = other._ending + gone
         self.due = other.due if other.target.settings.interval == self.target.settings.interval else None
 
@@ -147,10 +157,18 @@ class TargetLoop:
         report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
         ending, self._ending = self._ending, []
         self._deliver(samples.entries + ending + report, samples.timed, milliseconds)
-        if not reason:
-            # After a failure what is not told now may be told again, as it was.
-            told = [*samples.entries, *(prefix + value for prefix, value, _ in samples.timed), *report]
-            self._pages.labelling.forget(told)
+        self._forget_routes(samples, report, failed=bool(reason))
+
+    def _forget_routes(self, samples: Samples, report: list[bytes], *, failed: bool) -> None:
+        """Let what receivers with rules of their own get not outgrow what there is to tell."""
+        labelling = self._pages.labelling
+        if not failed:
+            labelling.told(len(samples.entries) + len(samples.timed) + len(report))
+        if labelling.crowded:
+            # What was told before a failure may be told again, as it was.
+            told = self._pages.prefixes() if failed else (entry[:-VALUE_BYTES] for entry in samples.entries)
+            timed = (prefix for prefix, _, _ in samples.timed)
+            labelling.forget(chain(told, timed, self._report.prefixes))
 
     def end(self, milliseconds: int) -> None:
         """Mark everything of this target as ended: it is scraped no more."""
@@ -193,7 +211,7 @@ class TargetLoop:
             times = [time for _, _, time in own_time]
             theirs = [labelling.routed(number, [prefix + value]) for prefix, value, _ in own_time]
             told = [
-                (found[0][:-8], found[0][-8:], time)
+                (found[0][:-VALUE_BYTES], found[0][-VALUE_BYTES:], time)
                 for found, time in zip(theirs, times, strict=True)
                 if found
             ]
@@ -209,7 +227,15 @@ class TargetLoop:
         if not entries and not own_time:
             return
         self.totals.delivered += len(entries) + len(own_time)
-        tail = timestamp_tail(milliseconds)
+        try:
+            tail = timestamp_tail(milliseconds)
+        except ValueError:
+            # A machine without a clock of its own is in 1970 until it has asked for the time.
+            own_time = [
+                *own_time,
+                *((entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds) for entry in entries),
+            ]
+            tail, entries = b"", ()
         payload = tail.join(entries) + tail if entries else b""
         times = [milliseconds] if entries else []
         if own_time:

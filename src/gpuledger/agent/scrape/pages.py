@@ -8,12 +8,13 @@ no room for that between two scrapes it is packed: half a million series then ta
 from __future__ import annotations
 
 import marshal
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from cramjam import snappy
 
-from gpuledger.agent.scrape.labelling import Labelling
+from gpuledger.agent.scrape.labelling import VALUE_BYTES, Labelling
 from gpuledger.agent.scrape.lines import END, BadLine, Format
 from gpuledger.agent.scrape.memory import PageMemory, unpacked_bytes
 from gpuledger.agent.scrape.reader import Clash, Counts, Known, Reader, Samples
@@ -66,14 +67,13 @@ class Pages:
                 reader = self._reader(form, honor, self._known(form, honor))
                 samples, now = reader.careful(lines)
         except BadLine as error:
+            self._remember(reader.partial, known.reading)
             raise PageError(str(error), reader.counts) from None
         if not ended:
             raise PageError("the page does not end with # EOF", samples.counts)
         now.reading = known.reading
         if limit and samples.counts.kept > limit:
-            if not self.kept_bytes:
-                now.live = False
-                self._pack(now)
+            self._remember(now, known.reading)
             counts = Counts(samples.counts.scraped, samples.counts.kept, min(limit, samples.counts.added))
             raise PageError(f"the page has {counts.kept} samples, sample_limit is {limit}", counts)
         self._keep(now, unpacked_bytes(len(body), len(lines), sum(map(len, samples.entries))))
@@ -87,6 +87,14 @@ class Pages:
         known.live = False
         self._pack(known)
         return [prefix + STALE for prefix in known.tracked()]
+
+    def prefixes(self) -> Iterator[bytes]:
+        """Of all series that are known of the last page that was taken."""
+        known = self._last()
+        yield from (
+            entry[:-VALUE_BYTES] for entry in known.lines.values() if entry and isinstance(entry, bytes)
+        )
+        yield from (prefix for prefix, _ in known.odd.values() if isinstance(prefix, bytes))
 
     def rest(self) -> None:
         """Give back what is held of the shared memory: no page comes for the time being."""
@@ -113,6 +121,12 @@ class Pages:
         if not self._packed:
             return Known()
         return Known(*marshal.loads(snappy.decompress_raw(self._packed)))
+
+    def _remember(self, refused: Known, reading: tuple[str, bool]) -> None:
+        """Know the series of a first page that was not taken: they are not new the next time either."""
+        if (refused.lines or refused.odd) and not self.kept_bytes:
+            refused.live, refused.reading = False, reading
+            self._pack(refused)
 
     def _keep(self, known: Known, size: int) -> None:
         self._held = self._memory.exchange(self._held, size)

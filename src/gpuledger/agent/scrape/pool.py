@@ -42,6 +42,7 @@ class Pool:
         self._retired: dict[Key, _Running] = {}
         self._access: dict[tuple[bool, ClientTls, Login | None], TargetAccess] = {}
         self._deliveries: Deliveries | None = None
+        self._twice: set[Key] = set()
         self.totals: dict[str, GroupTotals] = {}
 
     @property
@@ -56,11 +57,7 @@ class Pool:
 
         Targets of `elsewhere` are scraped by another agent by now: their series have not ended.
         """
-        wanted: dict[Key, Target] = {}
-        for target in targets:
-            if target.key in wanted:
-                log.warning("%s of %s is there twice with equal labels", target.url, target.group)
-            wanted.setdefault(target.key, target)
+        wanted = self._each_once(targets)
         same = deliveries == self._deliveries
         self._deliveries = deliveries
         before, self._running = self._running, {}
@@ -73,6 +70,8 @@ class Pool:
             if predecessor is not None:
                 predecessor.task.cancel()
             self._running[key] = self._started(target, deliveries, predecessor)
+        for key in self._retired.keys() & set(elsewhere):
+            self._retired.pop(key).task.cancel()
         for key, old in before.items():
             old.task.cancel()
             if key in elsewhere:
@@ -89,6 +88,19 @@ class Pool:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._running.clear()
         self._retired.clear()
+
+    def _each_once(self, targets: Iterable[Target]) -> dict[Key, Target]:
+        """The targets by key; of equal ones the first, which is said when it is new."""
+        wanted: dict[Key, Target] = {}
+        twice: set[Key] = set()
+        for target in targets:
+            if target.key in wanted:
+                twice.add(target.key)
+                if target.key not in self._twice:
+                    log.warning("%s of %s is there twice with equal labels", target.url, target.group)
+            wanted.setdefault(target.key, target)
+        self._twice = twice
+        return wanted
 
     def _started(self, target: Target, deliveries: Deliveries, old: _Running | None) -> _Running:
         totals = self.totals.setdefault(target.group, GroupTotals())

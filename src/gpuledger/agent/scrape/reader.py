@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final, cast
 
 from gpuledger.agent.scrape.labelling import DROPPED, UNSENT, VALUE_BYTES, Fate, Labelling
-from gpuledger.agent.scrape.lines import BadLine, Format, Sample, labels_of
+from gpuledger.agent.scrape.lines import BadLine, BadSeries, Format, Sample, labels_of
 from gpuledger.exposition.remote_write import STALE
 
 _pack: Final = Struct("<d").pack
@@ -79,7 +79,9 @@ class Known:
 
 
 class Reader:
-    """Reads one page. `counts` says how far it came when BadLine is raised."""
+    """Reads one page. `counts` and `partial` say how far it came, and what was told so far, when BadLine is
+    raised.
+    """
 
     def __init__(
         self, labelling: Labelling, form: Format, *, honor: bool, honor_timestamps: bool, known: Known
@@ -95,6 +97,7 @@ class Reader:
         self._added = 0
         self._seen_before: Collection[bytes] = ()
         self.counts = Counts()
+        self.partial = Known()
 
     def quick(self, lines: list[bytes]) -> tuple[Samples, Known]:
         """The page's samples, and what is known now. Takes the known lines apart.
@@ -125,7 +128,7 @@ class Reader:
                 sample = self._form.sample(line)
                 entries[at] = COMMENT if sample is None else self._new(sample, ended)
             except BadLine as error:
-                self._count(entries[:at])
+                self._break_off(lines[:at], entries[:at], odd_lines, error)
                 raise BadLine(f"line {at + 1}: {error}") from None
             if sample is not None and not sample.plain:
                 odd_lines.append(line)
@@ -156,7 +159,9 @@ class Reader:
                 sample = self._form.sample(line)
                 entry = COMMENT if sample is None else self._new(sample, before)
             except BadLine as error:
-                self._count(entries)
+                self._count(entries, error)
+                now.odd, now.live = self._odd, False
+                self.partial = now
                 raise BadLine(f"line {at + 1}: {error}") from None
             if entry and isinstance(entry, bytes):
                 prefix = entry[:-VALUE_BYTES]
@@ -201,20 +206,32 @@ class Reader:
         self._timed.append((fate, value, time))
         return TIMED
 
-    def _count(self, entries: list[Entry | None]) -> list[bytes]:
-        """Set the counts; answers what is to be sent."""
+    def _count(self, entries: list[Entry | None], error: BadLine | None = None) -> list[bytes]:
+        """Set the counts, up to the line of an error; answers what is to be sent."""
         sent = cast("list[bytes]", list(filter(None, entries)))
         others = list(filterfalse(None, entries))
         scraped = len(entries) - others.count(COMMENT)
-        self.counts = Counts(scraped, scraped - others.count(DROPPED), self._added)
+        kept = scraped - others.count(DROPPED)
+        self.counts = Counts(scraped + isinstance(error, BadSeries), kept, self._added)
         return sent
+
+    def _break_off(
+        self, lines: list[bytes], entries: list[Entry | None], odd_lines: list[bytes], error: BadLine
+    ) -> None:
+        """Keep what stands before an error, unless two lines of it tell one series."""
+        sent = self._count(entries, error)
+        if _distinct(sent):
+            told = dict(zip(lines, cast("list[Entry]", entries), strict=True))
+            for line in odd_lines:
+                told.pop(line, None)
+            self.partial = Known(told, self._odd)
 
     def _refuse_clashes(self, sent: list[bytes], some_ended: bool, now: Known) -> None:
         if self._known.clashes:
             if self._added or some_ended:
                 raise Clash
             now.clashes = True
-        if (self._added or self._odd) and len({entry[:-VALUE_BYTES] for entry in sent}) < len(sent):
+        if (self._added or self._odd) and not _distinct(sent):
             raise Clash
 
     def _end(self, samples: Samples, ended: list[bytes]) -> None:
@@ -229,3 +246,8 @@ class Reader:
         if ended:
             told = {entry[:-VALUE_BYTES] for entry in samples.entries}
             samples.entries += [prefix + STALE for prefix in ended if prefix not in told]
+
+
+def _distinct(sent: list[bytes]) -> bool:
+    """Whether all of them are samples of different series."""
+    return len({entry[:-VALUE_BYTES] for entry in sent}) == len(sent)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Final
 
 from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.scrape.labelling import LabelLimits
 from gpuledger.outputs.remote_write.settings import ClientTls, Login
+
+# Without a word no more is taken of one page: a few kilobytes of gzip would unpack to all memory otherwise.
+# The largest pages known, of exporters that tell of a whole cluster, have some 100 MB.
+BODY_LIMIT: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class ScrapeSettings:
     timeout: float = 10.0
     honor_labels: bool | None = None
     honor_timestamps: bool = True
-    body_limit: int = 0
+    body_limit: int = BODY_LIMIT
     sample_limit: int = 0
     label_limits: LabelLimits = field(default_factory=LabelLimits)
     relabelling: Relabelling = field(default_factory=lambda: Relabelling(()))

@@ -118,7 +118,7 @@ def _records_by_process(
     found: dict[ProcessKey, AccountingRecord] = {}
     for pid, records in evidence.records.items():
         for _, record in sorted(records.items()):
-            owner = _of_record(by_pid[pid], everybody, record, shift)
+            owner = _of_record(by_pid[pid], evidence, everybody, record, shift)
             if owner is not None:
                 found[owner] = record
     return found
@@ -142,7 +142,7 @@ def _ghosts(
     found: dict[int, list[GpuProcess]] = defaultdict(list)
     for pid, records in evidence.records.items():
         for record in records.values():
-            if _of_record(by_pid.get(pid, ()), everybody, record, shift) is None:
+            if _of_record(by_pid.get(pid, ()), evidence, everybody, record, shift) is None:
                 found[pid].append(_ghost(evidence, pid, record.began, shift))
     for pid in sampled - by_pid.keys() - found.keys():
         found[pid].append(_ghost(evidence, pid, evidence.began, shift))
@@ -160,6 +160,7 @@ def _ghost(evidence: Evidence, pid: int, began: float, shift: float) -> GpuProce
 
 def _of_record(
     keys: Iterable[ProcessKey],
+    evidence: Evidence,
     everybody: Mapping[ProcessKey, GpuProcess],
     record: AccountingRecord,
     shift: float,
@@ -167,7 +168,13 @@ def _of_record(
     """Which of the processes that had its pid an accounting record is of: the latest that had begun."""
     at = record.began + shift + _SKEW
     starts = {key: everybody[key].host.start for key in keys}
-    begun = [key for key, start in starts.items() if not start.exact or start.unix <= at]
+    # One that was there when the interval began, and by its start began later: the clock was set back since.
+    began = evidence.began + shift
+    begun = [
+        key
+        for key, start in starts.items()
+        if not start.exact or start.unix <= at or (start.unix > began and key in evidence.first.processes)
+    ]
     return max(begun, key=lambda key: starts[key].unix, default=None)
 
 

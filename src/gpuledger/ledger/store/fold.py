@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.party import Party, party_of, party_text
 from gpuledger.ledger.seconds import HOUR, MINUTE, pack
-from gpuledger.ledger.store.presence import handovers_there, session_party, sessions_there
+from gpuledger.ledger.store.presence import LIVES, handovers_there, session_party, sessions_there
 from gpuledger.ledger.store.rows import Row
 from gpuledger.model.workload import UNKNOWN
 
@@ -40,6 +40,16 @@ INSERT INTO hours (hour, uuid, life, method, residents, microseconds, idle, unat
 _ADD_SHARE = """
 INSERT INTO hour_shares VALUES (?, ?, ?)
     ON CONFLICT (number, party) DO UPDATE SET millijoules = millijoules + excluded.millijoules
+"""
+# When somebody is seen next from :since on: of those who live then already, and of those who come later.
+_NEXT_TIMES = f"""
+WITH living AS ({" UNION ALL ".join(f"SELECT * FROM usage WHERE {life}" for life in LIVES)})
+SELECT min(latest) FROM living
+UNION ALL SELECT min(max(stay, :since)) FROM living WHERE last_seen >= :since
+UNION ALL SELECT min(max(begins, :since)) FROM living JOIN stays ON session = number WHERE ends >= :since
+UNION ALL SELECT min(begun) FROM usage WHERE ended IS NOT NULL AND begun >= :since
+UNION ALL SELECT min(begun) FROM usage WHERE ended IS NULL AND begun >= :since
+UNION ALL SELECT min(max(begins, :since)) FROM handovers WHERE ends >= :since
 """
 _NAME = """
 INSERT INTO parties (who, last_hour) VALUES (?, ?)
@@ -81,10 +91,7 @@ def fold_times(connection: Connection, before: int) -> bool:
     connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIMES_FROM, hour))
     parties = Parties(connection)
     while hour < before:
-        times: dict[int, _Times] = defaultdict(_Times)
-        _take_sessions(connection, hour, parties, times)
-        _take_handovers(connection, hour, parties, times)
-        if times:
+        if times := _take_hour(connection, hour, parties):
             _keep_times(connection, hour, times)
             return True
         following = _following(connection, hour + 1)
@@ -106,16 +113,9 @@ def _keep_times(connection: Connection, hour: int, times: Mapping[int, _Times]) 
 
 
 def _following(connection: Connection, hour: int) -> int | None:
-    """The next hour from this one on in which somebody was there."""
+    """The next hour from this one on in which somebody was seen."""
     since = hour * HOUR
-    times = connection.execute(
-        "SELECT min(begun) FROM usage WHERE ended IS NOT NULL AND begun >= :since"
-        " UNION ALL SELECT min(max(begun, :since)) FROM usage WHERE ended IS NULL AND latest >= :since"
-        " UNION ALL SELECT min(max(stay, :since)) FROM usage WHERE stays > 0 AND latest >= :since"
-        " UNION ALL SELECT min(begins) FROM stays WHERE begins >= :since"
-        " UNION ALL SELECT min(max(begins, :since)) FROM handovers WHERE ends >= :since",
-        {"since": since},
-    ).fetchall()
+    times = connection.execute(_NEXT_TIMES, {"since": since, "until": since}).fetchall()
     known = [time for (time,) in times if time is not None]
     return int(min(known) // HOUR) if known else None
 
@@ -155,24 +155,30 @@ class _Times:
         return pack(self.resident), pack(held), pack(self.allocated), self.running, self.begun
 
 
-def _take_sessions(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
-    for party, first, hours in list(sessions_there(connection, hour, hour + 1)):
-        if hours or first == hour:
-            one = times[parties.number(party, hour)]
-            resident, held = hours.get(hour, (0, 0))
-            one.resident |= resident
-            one.held |= held
-            one.busy |= resident & ~held
-            one.running += 1
-            one.begun += first == hour
+def _take_hour(connection: Connection, hour: int, parties: Parties) -> dict[int, _Times]:
+    """What the hour has of each party; nothing of an hour in which all that is known is that some lived.
 
-
-def _take_handovers(connection: Connection, hour: int, parties: Parties, times: dict[int, _Times]) -> None:
+    So a gap that nobody watched costs nothing, and a report that begins in it counts in the first hour that
+    it has all who lived through the gap.
+    """
+    times: dict[int, _Times] = defaultdict(_Times)
     for party, hours in list(handovers_there(connection, hour, hour + 1)):
         for allocated, unused in hours.values():
             one = times[parties.number(party, hour)]
             one.allocated |= allocated
             one.held |= unused
+    lives = list(sessions_there(connection, hour, hour + 1))
+    if not times and not any(life.is_seen(hour, hour + 1) for life in lives):
+        return times
+    for life in lives:
+        one = times[parties.number(life.party, hour)]
+        resident, held = life.hours.get(hour, (0, 0))
+        one.resident |= resident
+        one.held |= held
+        one.busy |= resident & ~held
+        one.running += 1
+        one.begun += life.begun == hour
+    return times
 
 
 class Parties:

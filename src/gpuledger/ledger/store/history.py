@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -134,16 +134,18 @@ class History:
     ) -> Iterator[Times]:
         """Who was there in these hours (unix hours). `settle` is called when all of some hours were told."""
         detail = until if self._times_from is None else min(max(self._times_from, since), until)
-        yield from self._folded_times(since, detail, settle)
+        seen = yield from self._folded_times(since, detail, settle)
         for hour in range(detail, until, _CHUNK):
             last = min(hour + _CHUNK, until)
-            # A session that began in an earlier part of the range was counted there.
-            yield from self._detailed_times(hour, last, carried=hour == since)
+            seen |= yield from self._detailed_times(hour, last, first=not seen)
             settle()
             if progress is not None:
                 progress("time", (last - since) / (until - since))
 
-    def _folded_times(self, since: int, until: int, settle: Callable[[], None]) -> Iterator[Times]:
+    def _folded_times(
+        self, since: int, until: int, settle: Callable[[], None]
+    ) -> Generator[Times, None, bool]:
+        """Answers whether there is anything in these hours."""
         first = True
         found = self.connection.execute(_TIMES, (since, until))
         for _, rows in groupby(found, key=lambda row: row[0]):
@@ -153,19 +155,33 @@ class History:
                 yield Times(hour, self.party(party), resident, held, busy, unpack(handed), sessions)
             first = False
             settle()
+        return not first
 
-    def _detailed_times(self, since: int, until: int, *, carried: bool) -> Iterator[Times]:
-        for party, first, hours in sessions_there(self.connection, since, until):
-            # One that was there in an hour before was counted in it.
-            new = since <= first < until or (carried and bool(hours))
-            for hour, (resident, held) in hours.items():
-                yield Times(hour, party, resident, held, resident & ~held, 0, int(new))
+    def _detailed_times(self, since: int, until: int, *, first: bool) -> Generator[Times, None, bool]:
+        """Answers whether there is anything in these hours. `first`: there was nothing in the hours before.
+
+        Who had begun before is counted in the first hours in which there is anything, as `fold` counts.
+        """
+        seen = False
+        through: list[Party] = []
+        for life in sessions_there(self.connection, since, until):
+            here = life.is_seen(since, until)
+            seen |= here
+            new = life.begun >= since or (first and here)
+            for hour, (resident, held) in life.hours.items():
+                yield Times(hour, life.party, resident, held, resident & ~held, 0, int(new))
                 new = False
             if new:
-                yield Times(since, party, 0, 0, 0, 0, 1)
+                yield Times(since, life.party, 0, 0, 0, 0, 1)
+            elif first and not here:
+                through.append(life.party)
         for party, handed in handovers_there(self.connection, since, until):
             for hour, (allocated, unused) in handed.items():
                 yield Times(hour, party, 0, unused, 0, allocated, 0)
+                seen = True
+        for party in through if seen else ():
+            yield Times(since, party, 0, 0, 0, 0, 1)
+        return seen
 
     def _read_party(self, number: int) -> Party:
         row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()

@@ -36,7 +36,8 @@ def usual_dirs(given: str, environment: Mapping[str, str], system: Path = SYSTEM
 def find_dir(environment: Mapping[str, str], system: Path = SYSTEM) -> Path:
     """Where `state_dir` put the books of one who named no directory; nothing is made."""
     own = _own(environment)
-    return own if own.exists() and not os.access(system, os.W_OK | os.X_OK) else system
+    # By access and not by sight: HOME may be another user's, as with `sudo -u`, and closed to us.
+    return own if os.access(own, os.F_OK) and not os.access(system, os.W_OK | os.X_OK) else system
 
 
 def _own(environment: Mapping[str, str]) -> Path:

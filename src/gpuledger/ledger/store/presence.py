@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuledger.ledger.report.party import Party, party_of
 from gpuledger.ledger.seconds import HOUR, MINUTE, seconds_within
@@ -17,29 +17,43 @@ if TYPE_CHECKING:
 # Seconds (`ledger.seconds`) by unix hour: those there or handed over, and those of them without any use.
 Hours = Mapping[int, tuple[int, int]]
 
-# Sessions that were there at some time from :since to before :until.
-_SESSIONS = """
-SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
-    WHERE ended IS NOT NULL AND begun >= :since - 86400 AND begun < :until AND latest >= :since
-UNION ALL
-SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
-    WHERE ended IS NOT NULL AND latest - begun > 86400 AND begun < :since - 86400 AND latest >= :since
-UNION ALL
-SELECT sessions.*, last_seen, stay, stays FROM usage JOIN sessions USING (number)
-    WHERE ended IS NULL AND begun < :until AND latest >= :since
-"""
+# Rows of usage whose life has some time from :since to before :until in it, by indexes: most end in a day.
+LIVES = (
+    "ended IS NOT NULL AND begun >= :since - 86400 AND begun < :until AND latest >= :since",
+    "ended IS NOT NULL AND latest - begun > 86400 AND begun < :since - 86400 AND latest >= :since",
+    "ended IS NULL AND begun < :until AND latest >= :since",
+)
+_SESSIONS = " UNION ALL ".join(
+    "SELECT sessions.*, begun, latest, last_seen, stay, stays FROM usage JOIN sessions USING (number)"
+    f" WHERE {life}"
+    for life in LIVES
+)
 
 
-def sessions_there(connection: Connection, since: int, until: int) -> Iterator[tuple[Party, int, Hours]]:
-    """Sessions of the unix hours from `since` to before `until`: whose, first seen in which hour, and when.
+class Life(NamedTuple):
+    """Whose session it is, the unix hours in which it was seen first and last, and when it was watched.
 
-    One that was seen but once has no seconds. Raises sqlite3.Error.
+    In gaps that nobody watched it lives on, and has no seconds; nor has one that was seen but once.
     """
+
+    party: Party
+    begun: int
+    latest: int
+    hours: Hours
+
+    def is_seen(self, since: int, until: int) -> bool:
+        """Whether anything of it is known of these unix hours but that it lived."""
+        return bool(self.hours) or self.begun >= since or self.latest < until
+
+
+def sessions_there(connection: Connection, since: int, until: int) -> Iterator[Life]:
+    """Sessions that lived in the unix hours from `since` to before `until`. Raises sqlite3.Error."""
     held = _minutes(connection, "held", "session", since, until)
     asked = {"since": since * HOUR, "until": until * HOUR}
-    for *row, last_seen, stay, stays in connection.execute(_SESSIONS, asked):
+    for *row, begun, latest, last_seen, stay, stays in connection.execute(_SESSIONS, asked):
         stretches = _stays_of(connection, row[0], (stay, last_seen), stays)
-        yield session_party(row), int(row[30] // HOUR), _hours(stretches, since, until, row[0], held)
+        hours = _hours(stretches, since, until, row[0], held)
+        yield Life(session_party(row), int(begun // HOUR), int(latest // HOUR), hours)
 
 
 def handovers_there(connection: Connection, since: int, until: int) -> Iterator[tuple[Party, Hours]]:

@@ -84,6 +84,11 @@ class Store:
         """True once the file was replaced, until everything in memory was written to the new one."""
         return self._anew
 
+    @property
+    def on_disk(self) -> bool:
+        """False while they are in memory alone."""
+        return self._connection is not None
+
     def limit(self, limits: Limits) -> None:
         """Delete what is beyond these from here on."""
         self._limits = limits

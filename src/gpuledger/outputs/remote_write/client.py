@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,9 +12,11 @@ from gpuledger import __version__
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
+from gpuledger.outputs.hosts import host_field, next_address_after
 from gpuledger.outputs.remote_write.access import Access
 from gpuledger.outputs.remote_write.connection import Answer, BrokenOff, Connection
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
+from gpuledger.outputs.remote_write.tls import why_no_tls
 
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST: Final = 200
@@ -39,11 +40,9 @@ class Client:
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or _PORTS[parts.scheme]
-        # Seconds after which a name's next address is tried beside the one that does not answer.
-        self._between_addresses = None if _is_address(self._host) else 0.25
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._fixed = (
-            ("Host", parts.netloc.rpartition("@")[2]),
+            ("Host", host_field(parts.netloc)),
             ("User-Agent", f"gpuledger/{__version__}"),
             ("Content-Type", "application/x-protobuf"),
             ("Content-Encoding", "snappy"),
@@ -71,15 +70,14 @@ class Client:
                 self._port,
                 ssl=context if self._secure else None,
                 server_hostname=name,
-                happy_eyeballs_delay=self._between_addresses,
+                happy_eyeballs_delay=next_address_after(self._host),
             )
         except ssl.SSLCertVerificationError as error:
             raise Unreachable("tls", f"its certificate is not believed: {error.verify_message}") from None
         except ssl.SSLError as error:
-            why = (error.reason or str(error)).lower().replace("_", " ")
-            raise Unreachable("tls", f"no TLS connection: {why}") from None
+            raise Unreachable("tls", f"no TLS connection: {why_no_tls(error)}") from None
         except OSError as error:
-            raise Unreachable("connect", f"cannot be reached: {_reason(error)}") from None
+            raise Unreachable("connect", f"{self._host} cannot be reached: {_reason(error)}") from None
         except UnicodeError:
             raise Unreachable("connect", f"cannot be reached: {self._host!r} is no name of a host") from None
         return connection, generation
@@ -136,14 +134,6 @@ class Line:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _reason(error: OSError) -> str:

@@ -58,7 +58,6 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self.requests += 1
         self._head, self._body, self._read, self._got_bytes = None, b"", 0, False
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
         try:
             request = h11.Request(method="POST", target=target, headers=list(headers))
             head = self._http.send(request) or b""
@@ -66,6 +65,7 @@ class Connection(asyncio.Protocol):
             raise BrokenOff(f"a request that cannot be: {error}", unanswered=False) from None
         content = self._http.send(h11.Data(body)) or b""
         self._http.send(h11.EndOfMessage())
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
         self._transport.write(head + content)
         try:
             answer: Answer = await waiter

@@ -21,4 +21,5 @@ class Counts:
     last_error: str = ""
     last_error_at: float | None = None
     failing: bool = False
+    refusing: bool = False
     requests: Counter[str] = field(default_factory=Counter)

@@ -10,12 +10,14 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.model.sizes import binary_size
+from gpuledger.outputs.hosts import host_field
 from gpuledger.outputs.nodes import Node
+from gpuledger.outputs.remote_write.secrets import fits_a_header
 from gpuledger.outputs.remote_write.settings import (
     ClientTls,
     DiskQueue,
     Login,
-    Metadata,
     QueueConfig,
     ReceiverSettings,
     Secret,
@@ -57,11 +59,6 @@ _RESERVED: Final = frozenset(
     }
 )
 _SMALLEST_QUEUE: Final = 1 << 20
-_UNITS: Final = {"": 1, "B": 1} | {
-    f"{letter}{rest}": 1 << 10 * power
-    for power, letter in enumerate("KMGT", 1)
-    for rest in ("B", "iB", "i", "")
-}
 
 
 def read_receivers(node: Node, folder: Path) -> tuple[ReceiverSettings, ...]:
@@ -81,14 +78,6 @@ def read_receivers(node: Node, folder: Path) -> tuple[ReceiverSettings, ...]:
     return tuple(found.values())
 
 
-def size(value: object) -> int:
-    """Bytes from `512MB`, `2GiB` or a bare number; units are powers of 1024, as in Prometheus."""
-    match = fullmatch(r"(\d+)\s*([KMGT]?(?:iB|i|B)?)", str(value).strip())
-    if match is None:
-        raise ValueError("a size such as 512MB or 2GiB is wanted")
-    return int(match[1]) * _UNITS[match[2]]
-
-
 def _receiver(node: Node, folder: Path) -> ReceiverSettings:
     keys = node.section(_KEYS)
     for key in _NOT_HERE:
@@ -99,6 +88,7 @@ def _receiver(node: Node, folder: Path) -> ReceiverSettings:
             raise keys[key].wrong(f"cannot be true: {why}")
     keys["protobuf_message"].parsed(choice("prometheus.WriteRequest"), "")
     keys["enable_http2"].parsed(boolean, True)
+    _check_metadata(keys["metadata_config"])
     url, login = _url(keys["url"])
     age = keys["queue_config"].section(_QUEUE_KEYS)["sample_age_limit"].parsed(duration(), 0.0)
     return ReceiverSettings(
@@ -110,7 +100,6 @@ def _receiver(node: Node, folder: Path) -> ReceiverSettings:
         tls=_tls(keys["tls_config"], folder),
         queue_config=_queue_config(keys["queue_config"]),
         queue=_queue(keys["queue"], age),
-        metadata=_metadata(keys["metadata_config"]),
         write_relabel=None if keys["write_relabel_configs"].absent else keys["write_relabel_configs"],
     )
 
@@ -128,6 +117,7 @@ def _url(node: Node) -> tuple[str, Login | None]:
     try:
         parts = urlsplit(given)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host_field(parts.netloc)
     except ValueError:
         usable = False
     if not usable or not given.isprintable() or " " in given:
@@ -163,8 +153,8 @@ def _login(keys: dict[str, Node], folder: Path, by_url: Login | None) -> Login |
         credentials = _secret(inner, "credentials", folder)
         if credentials.absent:
             raise node.wrong("credentials or credentials_file is wanted")
-        return Login(scheme, credentials)
-    return Login("Bearer", _secret(keys, "bearer_token", folder))
+        return Login(scheme, _line(inner["credentials"], credentials))
+    return Login("Bearer", _line(node, _secret(keys, "bearer_token", folder)))
 
 
 def _secret(keys: dict[str, Node], name: str, folder: Path) -> Secret:
@@ -176,6 +166,13 @@ def _secret(keys: dict[str, Node], name: str, folder: Path) -> Secret:
     return Secret(inline.text())
 
 
+def _line(node: Node, secret: Secret) -> Secret:
+    """The same, fit for a header."""
+    if not fits_a_header(secret):
+        raise node.wrong("one line of ASCII is wanted")
+    return secret
+
+
 def _path(node: Node, folder: Path) -> Path:
     if not node.text().isprintable():
         raise node.wrong("a path is wanted")
@@ -185,12 +182,12 @@ def _path(node: Node, folder: Path) -> Path:
 def _headers(keys: dict[str, Node], folder: Path) -> Iterator[tuple[str, Secret]]:
     for name, node in keys["headers"].items():
         _check_header(name, node)
-        yield name, Secret(node.text())
+        yield name, _line(node, Secret(node.text()))
     for name, node in keys["http_headers"].items():
         _check_header(name, node)
         given = node.section(("values", "secrets", "files"))
         for value in (*given["values"].elements(), *given["secrets"].elements()):
-            yield name, Secret(value.text())
+            yield name, _line(value, Secret(value.text()))
         for value in given["files"].elements():
             yield name, Secret(file=_path(value, folder))
 
@@ -255,22 +252,21 @@ def _queue(node: Node, sample_age_limit: float) -> DiskQueue:
     return DiskQueue(
         max_bytes=keys["max_bytes"].parsed(_queue_size, usual.max_bytes),
         max_age=min(age, sample_age_limit or age),
-        memory_bytes=keys["memory_bytes"].parsed(size, usual.memory_bytes),
+        memory_bytes=keys["memory_bytes"].parsed(binary_size, usual.memory_bytes),
         sync_interval=keys["sync_interval"].parsed(duration(), usual.sync_interval),
     )
 
 
 def _queue_size(value: object) -> int:
-    found = size(value)
+    found = binary_size(value)
     if found < _SMALLEST_QUEUE:
         raise ValueError(f"at least {_SMALLEST_QUEUE >> 20}MiB is wanted")
     return found
 
 
-def _metadata(node: Node) -> Metadata:
-    keys, usual = node.section(("send", "send_interval", "max_samples_per_send")), Metadata()
-    return Metadata(
-        keys["send"].parsed(boolean, usual.send),
-        keys["send_interval"].parsed(duration(lowest=1.0), usual.send_interval),
-        keys["max_samples_per_send"].parsed(integer(1, 1_000_000), usual.max_samples_per_send),
-    )
+def _check_metadata(node: Node) -> None:
+    """Read and let be: HELP and TYPE are not sent, which no receiver needs."""
+    keys = node.section(("send", "send_interval", "max_samples_per_send"))
+    keys["send"].parsed(boolean, True)
+    keys["send_interval"].parsed(duration(lowest=1.0), 60.0)
+    keys["max_samples_per_send"].parsed(integer(1, 1_000_000), 1)

@@ -123,6 +123,7 @@ class Receiver:
             last_error=counts.last_error,
             last_error_at=counts.last_error_at,
             failing=counts.failing,
+            refusing=counts.refusing,
             corrupt_records=queue.corrupt_records,
             torn_tails=queue.torn_tails,
             requests=dict(counts.requests),

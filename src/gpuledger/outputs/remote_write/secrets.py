@@ -56,9 +56,21 @@ def authorization(login: Login) -> str:
 def line_of(secret: Secret, what: str) -> str:
     """A Secret as the value of a header. `what` it is called in errors. Raises GpuledgerError."""
     text = text_of(secret, what).strip()
-    if not text.isprintable() or not text.isascii():
+    if not _is_line(text):
         raise GpuledgerError(f"{name_of(secret, what)}: one line of ASCII is wanted")
     return text
+
+
+def fits_a_header(secret: Secret) -> bool:
+    """Whether a text of the configuration can be the value of a header.
+
+    Of what stands elsewhere that is not known before it is sent, by `line_of`.
+    """
+    return _is_line(secret.text.strip())
+
+
+def _is_line(text: str) -> bool:
+    return text.isprintable() and text.isascii()
 
 
 def text_of(secret: Secret, what: str) -> str:

@@ -114,15 +114,22 @@ class Sender:
         self._tasks = []
 
     async def resize(self, shards: int) -> None:
-        """Go on with another number of shards; requests under way are waited for."""
+        """Go on with another number of shards; requests under way are waited for.
+
+        Cancelled, it goes on with those of before.
+        """
         self._resizing = True
         for lane in self._lanes:
             lane.changed.set()
-        await asyncio.wait(self._tasks, timeout=self._settings.remote_timeout)
-        await self.stop()
-        taken = self.taken
-        self._resizing = False
-        self.start(shards, taken)
+        try:
+            await asyncio.wait(self._tasks, timeout=self._settings.remote_timeout)
+        except asyncio.CancelledError:
+            shards = self.shards
+            raise
+        finally:
+            await self.stop()
+            self._resizing = False
+            self.start(shards, self.taken)
 
     async def _run(self, lane: Lane) -> None:
         line = self._client.line()
@@ -161,6 +168,7 @@ class Sender:
         A refused one is tried in halves, so that only those are lost which the refusal is about.
         """
         parts: list[Sequence[Item]] = [lane.batch(self._most)]
+        taken = refused = False
         while parts:
             part = self._still_wanted(lane, parts.pop())
             if not part:
@@ -172,13 +180,17 @@ class Sender:
                 continue
             backoff.reset()
             if answer.status < 300:
+                taken = True
                 self._done(lane, part)
             elif len(part) > 1 and answer.status in _ABOUT_SOME:
                 self._counts.requests[str(answer.status)] += 1
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
             else:
+                refused = True
                 self._refuse(lane, part, answer)
+        if taken or refused:
+            self._counts.refusing = not taken
 
     async def _send(self, line: Line, part: Sequence[Item]) -> Answer | None:
         """Send once; answers what is final: taken, or refused for good. None: not now."""

@@ -94,15 +94,6 @@ class DiskQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
-    """Prometheus's `metadata_config`: whether and how often (seconds) HELP and TYPE are to be sent."""
-
-    send: bool = True
-    send_interval: float = 60.0
-    max_samples_per_send: int = 2_000
-
-
-@dataclass(frozen=True, slots=True)
 class ReceiverSettings:
     """One entry of `remote_write`. `name` is that given, else made from the URL; it names the queue, too.
 
@@ -118,7 +109,6 @@ class ReceiverSettings:
     tls: ClientTls = ClientTls()
     queue_config: QueueConfig = QueueConfig()
     queue: DiskQueue = DiskQueue()
-    metadata: Metadata = Metadata()
     write_relabel: Node | None = field(default=None, compare=False)
 
     @property

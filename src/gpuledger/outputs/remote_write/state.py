@@ -20,13 +20,15 @@ REASONS: Final = (BYTES, AGE, DISK, CORRUPT, REJECTED, STOPPED)
 class ReceiverState:
     """One moment of one receiver. Counts are since the start of the program; what is queued may be older.
 
-    `queued_*` is what was accepted and is neither delivered nor dropped; `queued_bytes` of it are compressed,
-    `memory_bytes` wait in memory because the disk does not take them, `disk_bytes` is what the files take.
-    `oldest` is when the oldest queued block was accepted and `newest_sent` the youngest timestamp that was
-    delivered, both in unix seconds. `requests` counts answers by status (`2xx` as one) and failures by their
-    kind; `retried_samples` counts a sample each time that it was sent in vain and will be sent again;
-    `dropped` counts samples by reason, one of REASONS, each with an entry. `corrupt_records` counts places of
-    the files that could not be read, `torn_tails` writes that a crash had cut short.
+    `queued_*` is what was accepted and is neither delivered nor dropped; `queued_bytes` of it are
+    compressed, `memory_bytes` wait in memory because the disk does not take them, `disk_bytes` is what the
+    files take. `oldest` is when the oldest queued block was accepted and `newest_sent` the youngest
+    timestamp that was delivered, both in unix seconds. `requests` counts answers by status (`2xx` as one)
+    and failures by their kind; `retried_samples` counts a sample each time that it was sent in vain and will
+    be sent again; `dropped` counts samples by reason, one of REASONS, each with an entry. `failing`: the
+    last request is to be sent again; `refusing`: nothing of the last batch was taken, and it was dropped.
+    `corrupt_records` counts places of the files that could not be read, `torn_tails` writes that a crash had
+    cut short.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ReceiverState:
     last_error: str
     last_error_at: float | None
     failing: bool
+    refusing: bool
     corrupt_records: int
     torn_tails: int
     requests: Mapping[str, int] = field(default_factory=dict)

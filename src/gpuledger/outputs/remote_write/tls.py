@@ -10,6 +10,8 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.outputs.remote_write.secrets import name_of, text_of
 from gpuledger.outputs.remote_write.settings import ClientTls
 
+# What OpenSSL says of bytes that are no TLS at all.
+_NOT_TLS: Final = frozenset({"wrong version number", "record layer failure", "packet length too long"})
 _VERSIONS: Final = {12: ssl.TLSVersion.TLSv1_2, 13: ssl.TLSVersion.TLSv1_3}
 
 
@@ -48,3 +50,11 @@ def _show(context: ssl.SSLContext, tls: ClientTls) -> None:
         raise GpuledgerError(f"{names} cannot be used as client certificate and key: {why}") from None
     finally:
         os.close(handle)
+
+
+def why_no_tls(error: ssl.SSLError) -> str:
+    """OpenSSL's reason in words that name what is most often behind it."""
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if reason in _NOT_TLS:
+        return f"it does not speak TLS there ({reason}); is it http?"
+    return reason

@@ -9,14 +9,12 @@ from math import ceil
 from typing import Final
 
 from gpuledger.model.source import Clock
-from gpuledger.outputs.health import HEALTH, HEALTHY, READY
+from gpuledger.outputs.health import PROBES
 from gpuledger.outputs.routes import Request, Response, plain
 from gpuledger.outputs.web_config.current import CurrentWebConfig
 from gpuledger.outputs.web_config.model import RateLimit
 from gpuledger.outputs.web_config.passwords import Busy, Passwords
 
-# Probes have no password, and one that fails restarts the pod.
-_EXEMPT: Final = frozenset({HEALTHY, READY, HEALTH})
 # The server sends it with every answer anyway.
 _ALWAYS_SENT: Final = "X-Content-Type-Options"
 
@@ -37,7 +35,7 @@ class WebGate:
         """None lets the request in, a Response refuses it; a future says later whether it is let in."""
         self._current.look()
         config = self._current.config
-        if request.path in _EXEMPT:
+        if request.path in PROBES:
             return None
         limit = config.rate_limit
         if limit is not None and not self._bucket.take(limit):

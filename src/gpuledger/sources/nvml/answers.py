@@ -35,6 +35,9 @@ def refuse(state: DeviceState, quantity: Quantity, code: int, call: str, finding
     if code in UNSUPPORTED:
         state.learn(quantity, False)
     elif code not in NOTHING_YET:
-        findings.fail(PART, code, f"{quantity.key}: {call}", state.device)
+        call = f"{quantity.key}: {call}"
+        findings.fail(PART, code, call, state.device)
+        if quantity.slow:
+            state.slow_faults.append((code, call))
         if code != NO_PERMISSION:
             state.fault = state.fault or code

@@ -90,8 +90,15 @@ class Devices:
                     state.lose(gone.code, gone.call, PART, findings)
         for address in self._absent:
             findings.note(PART, "MISSING", f"{address}: {_MISSING}")
-        read = all(not state.gone and (state.cut_read or not state.up) for state in self.states)
+        # Of a card that went before it told how it is cut, the Instances are not known to be gone.
+        read = all(
+            not state.gone and (state.cut_read if state.up else state.cut_known) for state in self.states
+        )
         self.whole = counted and read and not self.missing and not self._absent
+
+    def is_cut_as_known(self, state: GpuState) -> bool:
+        """See `MigCuts.is_as_known`."""
+        return self._cuts.is_as_known(state)
 
     def _count(self, now: float, findings: Findings) -> bool:
         """At the slow period: does the driver still count as many, and as many as the PCI bus has?"""

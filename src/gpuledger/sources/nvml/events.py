@@ -63,7 +63,7 @@ class XidEvents:
         made = c_void_p()
         code = self._library.call("nvmlEventSetCreate", byref(made))
         for state in states:
-            state.fresh = False
+            state.fresh = state.watched = False
         if code:
             self._refused(code, "nvmlEventSetCreate", findings)
             return
@@ -81,6 +81,7 @@ class XidEvents:
                 code = self._library.ask(call, state.handle, c_ulonglong(_XID), event_set)
                 if code == SUCCESS:
                     self._gpus[state.handle.value or 0] = state
+                    state.watched = True
         except GpuGone as gone:
             code = gone.code
         self._unwatched.pop(state.gpu.uuid, None)
@@ -106,6 +107,8 @@ class XidEvents:
 
     def _refused(self, code: int, call: str, findings: Findings) -> None:
         if code in UNSUPPORTED:
+            for state in self._gpus.values():
+                state.watched = False
             self._gpus = {}
         else:
             self._broken = True

@@ -106,13 +106,18 @@ class Library:
         return code
 
     def text(self, call: str, *arguments: object) -> tuple[int, str]:
-        """The code and what `call(*arguments, buffer, length)` writes, safe to carry; "" with an error."""
-        code = self.ask(call, *arguments, self._text, _ROOM)
+        """The code and what `call(*arguments, buffer, length)` writes, safe to carry; "" with an error.
+
+        Without arguments it is the driver that is asked, not a device: then it raises nothing.
+        """
+        ask = self.ask if arguments else self.call
+        code = ask(call, *arguments, self._text, _ROOM)
         return code, "" if code else clean_name(from_bytes(self._text.value))
 
     def number(self, call: str, *arguments: object) -> tuple[int, int]:
-        """The code and what `call(*arguments, &unsigned)` writes; 0 with an error."""
-        code = self.ask(call, *arguments, byref(self._number))
+        """The code and what `call(*arguments, &unsigned)` writes; 0 with an error. Else as `text`."""
+        ask = self.ask if arguments else self.call
+        code = ask(call, *arguments, byref(self._number))
         return code, 0 if code else self._number.value
 
     def _resolve(self, call: str) -> Callable[..., int]:

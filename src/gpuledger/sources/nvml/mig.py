@@ -67,6 +67,20 @@ class MigCuts:
         self._ask_facts(state, findings)
         return changed
 
+    def is_as_known(self, state: GpuState) -> bool:
+        """Whether a Gpu is cut as `follow` has found it; also where that cannot be told now.
+
+        A handle, too, may be another Instance's after a new cut: what was read by it since is not believed.
+        Raises GpuGone.
+        """
+        if not state.mig_capable or self._library.ask(
+            _MODE, state.handle, byref(self._mode), byref(self._pending)
+        ):
+            return True
+        enabled = self._mode.value == 1
+        slots = self._slots(state, Findings()) if enabled else []
+        return enabled == state.mig_enabled and slots in (None, state.cut)
+
     def _slots(self, state: GpuState, findings: Findings) -> list[Slot] | None:
         """Every MIG device in the driver's order; None if that cannot be told."""
         library = self._library
@@ -91,9 +105,21 @@ class MigCuts:
             if code:
                 self._fail(state, code, f"{call} of MIG device {index}", findings)
                 return None
-            told = library.ask("nvmlDeviceGetAttributes_v2", handle, self._attributes) == SUCCESS
-            slots.append((index, handle.value or 0, self._uuid.value, self._attributes.raw if told else b""))
+            place = (index, handle.value or 0, self._uuid.value)
+            slots.append((*place, self._attributes_of(state, handle, place, findings)))
         return slots
+
+    def _attributes_of(
+        self, state: GpuState, handle: c_void_p, place: tuple[int, int, bytes], findings: Findings
+    ) -> bytes:
+        """What the MIG device says of its size; while it does not answer, what it said before."""
+        call = "nvmlDeviceGetAttributes_v2"
+        code = self._library.ask(call, handle, self._attributes)
+        if code == SUCCESS:
+            return self._attributes.raw
+        if code not in UNSUPPORTED:
+            findings.fail(self._part, code, f"{call} of MIG device {place[0]}", state.gpu)
+        return next((known for *slot, known in state.cut if tuple(slot) == place), b"")
 
     def _recut(self, state: GpuState, slots: list[Slot], findings: Findings) -> bool:
         kept = dict(zip(state.cut, state.instances, strict=True))

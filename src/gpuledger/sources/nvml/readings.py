@@ -7,7 +7,7 @@ from ctypes import create_string_buffer
 from typing import Final
 
 from gpuledger.model.quantities import Quantity
-from gpuledger.sources.nvml.answers import accept, refuse
+from gpuledger.sources.nvml.answers import PART, accept, refuse
 from gpuledger.sources.nvml.codes import (
     ARGUMENT_VERSION_MISMATCH,
     FUNCTION_NOT_FOUND,
@@ -51,6 +51,11 @@ class Readings:
             if state.doubt_at is not None:
                 state.doubt_lacks()
             state.doubt_at = now + _ASK_AGAIN
+        if slow:
+            state.slow_faults.clear()
+        # A value that is not there is a failure until it is read again, not only in the tick that failed.
+        for code, call in state.slow_faults:
+            findings.fail(PART, code, call, state.device)
         values: dict[Quantity, float] = {}
         plan = state.plan(wanted, slow)
         for group, asked in plan.groups:

@@ -230,8 +230,13 @@ class NvmlSource:
                 for part in state.parts:
                     part.held = None
                 continue
+            before = [part.pids for part in state.parts]
             try:
                 self._lists.read(state, findings)
+                if [part.pids for part in state.parts] != before and not self._devices.is_cut_as_known(state):
+                    findings.note(processes.PART, "CHANGED", f"{state.gpu.uuid}: cut anew while it was read")
+                    for part in state.parts:
+                        part.held = None
             except GpuGone as gone:
                 state.lose(gone.code, gone.call, processes.PART, findings)
         # Pids of a list that failed just now are asked for too: a host forgets what is not asked for, and

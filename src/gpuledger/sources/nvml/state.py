@@ -23,14 +23,15 @@ Slot = tuple[int, int, bytes, bytes]
 class DeviceState:
     """What is kept of one Device between ticks.
 
-    `support` says per quantity whether the Device has it, once that is known; `no_field` holds field ids
-    that it does not tell; at `doubt_at` what it lacks is asked for anew. `held` are the processes of the last
-    list by pid, with type bits and bytes, None if it could not be read; `pids` are those of the last list
-    that could. `answered` and `fault` are of the running tick: whether anything was told, and the first error
-    code met. `counters` holds of each counter what was told last, and a lower reading that is held back;
-    `links` is what NVLinks had moved by the last tick and when that was, None where no rate can follow from
-    it. `gpm` says whether there are metrics of the Device, None until that is known; `sampled_by` is the call
-    that takes their samples.
+    `support` says per quantity whether the Device has it, once that is known; `no_field` holds field ids that
+    it does not tell; at `doubt_at` what it lacks is asked for anew. `held` are the processes of the last list
+    by pid, with type bits and bytes, None if it could not be read; `pids` are those of the last list that
+    could. `slow_faults` are codes and calls of what failed when slow quantities were read last. `answered`
+    and `fault` are of the running tick: whether anything was told, and the first error code met. `counters`
+    holds of each counter what was told last, and a lower reading that is held back; `links` is what NVLinks
+    had moved by the last tick and when that was, None where no rate can follow from it. `gpm` says whether
+    there are metrics of the Device, None until that is known; `sampled_by` is the call that takes their
+    samples.
     """
 
     device: Device
@@ -45,6 +46,7 @@ class DeviceState:
     gpm: bool | None = None
     sampled_by: str = ""
     slow_values: dict[Quantity, float] = field(default_factory=dict)
+    slow_faults: list[tuple[int, str]] = field(default_factory=list)
     slow_at: float = 0.0
     slow_wanted: frozenset[Quantity] | None = None
     doubt_at: float | None = None
@@ -105,6 +107,7 @@ class DeviceState:
         self.no_field.clear()
         self.plans.clear()
         self.gpm = self.gpm or None
+        self.memory_v1 = False
 
     def forget(self) -> None:
         """Ask everything anew: the card came back or was cut differently."""
@@ -114,6 +117,7 @@ class DeviceState:
         self.no_field.clear()
         self.plans.clear()
         self.slow_values = {}
+        self.slow_faults.clear()
         self.slow_wanted = None
         self.memory_v1 = False
 
@@ -130,10 +134,10 @@ class GpuState(DeviceState):
 
     `cut_known` is False until MIG mode and, where that is on, the Instances were read; before that it is not
     known on which Device the processes sit. `cut_read` is the same of the running tick, `cut_numbers` what it
-    told of the quantities in CUT. `last_sample` is the
-    newest utilization sample seen, in the driver's microseconds. `code` says why a Gpu that is not `up` is
-    not; one that is `gone` is not even counted by the driver any more. `fresh` asks the owner of driver-side
-    registrations to make them again.
+    told of the quantities in CUT. `last_sample` is the newest utilization sample seen, in the driver's
+    microseconds. `code` says why a Gpu that is not `up` is not; one that is `gone` is not even counted by the
+    driver any more. `fresh` asks the owner of driver-side registrations to make them again, `watched` says
+    whether its events come.
     """
 
     gpu: Gpu = field(kw_only=True)
@@ -147,9 +151,17 @@ class GpuState(DeviceState):
     last_sample: int | None = None
     periods: SamplePeriods = field(default_factory=SamplePeriods)
     samples_call: str | None = ""
+    watched: bool = False
     code: int = SUCCESS
     gone: bool = False
     fresh: bool = True
+
+    def doubt_lacks(self) -> None:
+        """As of any Device, and also for MIG, utilization samples and events."""
+        DeviceState.doubt_lacks(self)
+        self.mig_capable = True
+        self.samples_call = ""
+        self.fresh = self.fresh or not self.watched
 
     @property
     def parts(self) -> list[DeviceState]:

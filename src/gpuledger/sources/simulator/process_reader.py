@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuledger.model.process import ProcessType
 from gpuledger.model.settings import integer, text
+from gpuledger.model.sizes import size
 from gpuledger.sources.simulator import table
 from gpuledger.sources.simulator.scenario import (
     FOREVER,
@@ -75,7 +76,7 @@ def read_process(given: Table, gpu: int | None, gpus: int) -> ProcessSpec:
         user=given.take("user", table.name, "root"),
         uid=given.take("uid", integer(0, 2**32 - 2), 0),
         pid=given.take("pid", integer(2, _LARGEST_PID), None),
-        memory=given.take("memory", table.size, 0),
+        memory=given.take("memory", size, 0),
         load=given.take("load", table.ratio, 0),
         noise=given.take("noise", table.points, 0),
         memory_load=given.take("memory_load", table.ratio, 0),

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.settings import boolean, integer, text
+from gpuledger.model.sizes import size
 from gpuledger.sources.simulator import process_reader, table
 from gpuledger.sources.simulator.laws import check
 from gpuledger.sources.simulator.process_reader import read_place, read_pod
@@ -177,8 +178,8 @@ def _gpu(given: Table) -> GpuSpec:
         architecture=given.take("architecture", table.name, base.architecture),
         compute_capability=given.take("compute_capability", table.name, base.compute_capability),
         uuid=given.take("uuid", table.name, base.uuid),
-        memory=given.take("memory", table.size, base.memory),
-        reserved_memory=given.take("reserved_memory", table.size, base.reserved_memory),
+        memory=given.take("memory", size, base.memory),
+        reserved_memory=given.take("reserved_memory", size, base.reserved_memory),
         unified_memory=given.take("unified_memory", _flag, base.unified_memory),
         sm_count=given.take("sm_count", whole, base.sm_count),
         empty_power=given.take("empty_watts", table.watts, base.empty_power),
@@ -193,8 +194,8 @@ def _gpu(given: Table) -> GpuSpec:
         idle_sm_clock=given.take("idle_sm_clock_mhz", table.megahertz, base.idle_sm_clock),
         memory_clock=given.take("memory_clock_mhz", table.megahertz, base.memory_clock),
         idle_performance_state=given.take("idle_performance_state", integer(0, 15), 0),
-        pcie_rate=given.take("pcie_rate", table.size, base.pcie_rate),
-        nvlink_rate=given.take("nvlink_rate", table.size, base.nvlink_rate),
+        pcie_rate=given.take("pcie_rate", size, base.pcie_rate),
+        nvlink_rate=given.take("nvlink_rate", size, base.nvlink_rate),
     )
     return replace(spec, lacks=_lacks(given), layouts=_layouts(given))
 
@@ -249,7 +250,7 @@ def _instances(given: Table) -> tuple[InstanceSpec, ...]:
             ci=item.take("ci", integer(0, 63), 0),
             profile=item.take("profile", table.name),
             sm_count=item.take("sm_count", integer(1, 10_000)),
-            memory=item.take("memory", table.size),
+            memory=item.take("memory", size),
         )
         if (spec.gi, spec.ci) in {(other.gi, other.ci) for other in found}:
             raise item.fail("gi", f"instance {spec.gi}_{spec.ci} stands there twice")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from re import fullmatch
 from typing import TypeVar, overload
 
 from gpuledger.model import settings
@@ -125,15 +124,3 @@ def joules(value: object) -> int:
 def megahertz(value: object) -> int:
     """Megahertz as hertz."""
     return round(settings.number(0, 100_000)(value) * 1_000_000)
-
-
-_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
-def size(value: object) -> int:
-    """Bytes from a number of them or a text such as `512MiB` or `80GB`."""
-    match = None if isinstance(value, bool) else fullmatch(r"(\d+(?:\.\d+)?)\s*(\w*)", str(value).strip())
-    if match is None or match[2] not in _BYTES:
-        raise ValueError("a size such as 512MiB or 80GB is wanted")
-    return round(float(match[1]) * _BYTES[match[2]])

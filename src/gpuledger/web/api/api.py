@@ -13,6 +13,7 @@ from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.checks import Finding
 from gpuledger.model.page import Page
 from gpuledger.model.source import Clock
+from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.routes import Handler, Later, Request, Response
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.events import Events
@@ -27,13 +28,14 @@ PREFIX: Final = "/api/"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What settings say about answers: the name of the machine, prices, and how a diagnosis is made (None:
-    not at all). `diagnose` is called in a thread of its own.
+    """What settings say about answers: the name of the machine, prices, how a diagnosis is made (None: not at
+    all), and of `limits` how many streams there may be. `diagnose` is called in a thread of its own.
     """
 
     node: str = ""
     prices: Prices = field(default_factory=Prices)
     diagnose: Callable[[], Iterable[Finding]] | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 class Api:

@@ -73,11 +73,15 @@ class Events:
         self._era += 1
         self._tell_soon()
 
-    def listen(self, limit: int | None, era: int | None = None) -> Listener:
+    def of(self, client: bytes) -> int:
+        """How many of its streams this client has."""
+        return sum(listener.client == client for listener in self._listeners)
+
+    def listen(self, limit: int | None, era: int | None = None, client: bytes = b"") -> Listener:
         """A stream of what comes from here on, the newest Page first; at most `limit` events. `era` is the
         one in which it was let in, None for the present.
         """
-        return Listener(self, limit, self._era if era is None else era)
+        return Listener(self, limit, self._era if era is None else era, client)
 
     def join(self, listener: Listener) -> None:
         """Tell this one, too."""
@@ -119,7 +123,8 @@ class Events:
 class Listener:
     """The stream of one client (`routes.Stream`)."""
 
-    def __init__(self, events: Events, limit: int | None, era: int) -> None:
+    def __init__(self, events: Events, limit: int | None, era: int, client: bytes) -> None:
+        self.client = client
         self._events = events
         self._era = era
         self._left = limit

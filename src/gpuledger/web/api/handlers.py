@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from gpuledger.outputs.routes import Later, Request, Response
 from gpuledger.web.api.answers import INTERNAL, Refused, answer, packed, wants_gzip
@@ -23,9 +23,6 @@ _LOG = logging.getLogger(__name__)
 _Asked = Mapping[str, Any]
 _Method = Callable[[Request, _Asked], Response | Later]
 
-# Streams have no end: of the server's connections some must stay for who asks and goes.
-MOST_LISTENERS: Final = 256
-
 _KEPT_BY_NOBODY = (("Cache-Control", "no-store"), ("X-Accel-Buffering", "no"))
 
 
@@ -38,6 +35,7 @@ class Handlers:
 
     def __init__(self, api: Api, terms: Terms, held: float = HELD, era: int | None = None) -> None:
         self._api = api
+        self._limits = terms.limits
         self._era = api.events.era if era is None else era
         self._held = held
         self._forgetting: asyncio.TimerHandle | None = None
@@ -101,14 +99,17 @@ class Handlers:
         else:
             forgotten.add_done_callback(lambda _: self._forget_later() if self.reports.holds else None)
 
-    def _tell_events(self, _: Request, asked: _Asked) -> Response:
-        limit = asked["limit"]
-        if len(self._api.events) >= MOST_LISTENERS:
+    def _tell_events(self, request: Request, asked: _Asked) -> Response:
+        limit, events = asked["limit"], self._api.events
+        if (
+            len(events) >= self._limits.most_streams
+            or events.of(request.client) >= self._limits.client_streams
+        ):
             raise Refused(503, "busy", "too many listen to events already; ask again later", retry=10)
         return Response(
             content_type="text/event-stream",
             headers=_KEPT_BY_NOBODY,
-            stream=lambda: self._api.events.listen(limit, self._era),
+            stream=lambda: events.listen(limit, self._era, request.client),
         )
 
     def _describe(self, request: Request) -> Response:

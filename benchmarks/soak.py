@@ -1,0 +1,108 @@
+"""Whether a node holds more the longer it runs: memory, descriptors and threads under churn and clients.
+
+    make prove                                  an hour, twenty ticks a second; writes docs/reliability.md
+    python benchmarks/soak.py --minutes 10      shorter
+
+Two programs at once: one on the test's NVML library, whose processes, cards and MIG instances change with
+every tick, and one on the simulator at twenty times the speed. Each is asked for every page all the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tables import write_between
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+from books_helpers import assert_books_balance, rows  # noqa: E402  (after the path is set)
+from nvml.library import build  # noqa: E402
+from running import Server, serving  # noqa: E402
+from soaking import Churn, Sample, ask, look, slope  # noqa: E402
+
+MARKS = ("<!-- soak: begin -->", "<!-- soak: end -->")
+# A second of an ordinary node is a twentieth here.
+SPEED = 20
+# KiB by which memory may rise over the last two thirds and be called flat: what allocators leave and take.
+FLAT = 2048
+LOOKS = 240
+
+
+def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
+    """Samples of both programs."""
+    churn = Churn(folder / "state")
+    env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(churn.state.path)}
+    interval = ("--interval", f"{1000 // SPEED}ms", "--metric-retention", f"{300 // SPEED}s")
+    simulated = ("--source", "simulator", "--speed", str(SPEED), *interval)
+    found: dict[str, list[Sample]] = {"nvml": [], "simulator": []}
+    with (
+        serving("--source", "nvml", *interval, "--state-dir", str(folder / "nvml"), env=env) as nvml,
+        serving(*simulated, "--state-dir", str(folder / "simulator")) as simulator,
+    ):
+        servers = {"nvml": nvml, "simulator": simulator}
+        began = due = time.monotonic()
+        number = 0
+        while (now := time.monotonic()) - began < seconds:
+            churn.step()
+            for server in servers.values():
+                check(server, ask(server, number))
+            number += 1
+            if now >= due:
+                due = now + seconds / LOOKS
+                for name, server in servers.items():
+                    found[name].append(look(server, now - began))
+            time.sleep(1 / SPEED)
+        for server in servers.values():
+            assert server.stop() == 0
+    for name in servers:
+        (books,) = (folder / name).glob("*.db")
+        assert_books_balance(books)
+        print(f"{name}: {rows(books, 'SELECT count(*) FROM sessions')[0][0]} sessions, in balance")
+    return found
+
+
+def check(server: Server, status: int) -> None:
+    """A client was answered, and nothing went wrong."""
+    assert status in (200, 404), status
+    assert not [line for line in server.lines if "internal error" in line or "Traceback" in line]
+
+
+def row(name: str, samples: list[Sample]) -> str:
+    """What was found of one program; raises SystemExit when it is not flat."""
+    steady = samples[len(samples) // 3 :]
+    rise = slope(steady) * (steady[-1].at - steady[0].at) / 3600
+    descriptors, threads = ({one[place] for one in steady} for place in (2, 3))
+    print(f"{name}: {rise:+.0f} KiB; descriptors {descriptors}, threads {threads}")
+    if rise > FLAT or max(threads) - min(threads) > 2 or max(descriptors) - min(descriptors) > 8:
+        raise SystemExit(f"{name} is not flat: {samples}")
+    minutes = samples[-1].at / 60
+    return (
+        f"| {name} | {minutes:.0f} | {steady[0].resident / 1024:.1f} | {steady[-1].resident / 1024:.1f} "
+        f"| {rise:+.0f} | {min(descriptors)}-{max(descriptors)} | {min(threads)}-{max(threads)} |"
+    )
+
+
+def main() -> None:
+    """Soak, judge, and write the table where asked."""
+    arguments = argparse.ArgumentParser(description="Soak a node.")
+    arguments.add_argument("--minutes", type=float, default=60.0)
+    arguments.add_argument("--write", type=Path, help="the document between whose marks the table goes")
+    given = arguments.parse_args()
+    os.environ.setdefault("PYTHONPATH", str(ROOT / "src"))
+    with tempfile.TemporaryDirectory(prefix="gpuledger-soak-") as folder:
+        found = soak(given.minutes * 60, Path(folder))
+    head = "| source | minutes | MiB after a third | MiB at the end | rise, KiB | descriptors | threads |"
+    lines = [head, "|---|---|---|---|---|---|---|", *(row(name, samples) for name, samples in found.items())]
+    print("\n".join(lines))
+    if given.write:
+        write_between(given.write, MARKS, lines)
+
+
+if __name__ == "__main__":
+    main()

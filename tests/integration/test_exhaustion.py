@@ -1,0 +1,96 @@
+"""A program that runs out of disk, of descriptors, of memory goes on, and nothing booked is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from books_helpers import assert_books_balance
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from running import Server, serving, wait_until
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40)), NvmlGpu()]).write()
+    env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+    asked = ("--source", "nvml", "--interval", "50ms", "--state-dir", str(tmp_path / "books"))
+    with serving(*asked, env=env) as running:
+        running.wait_ticks(10)
+        yield running
+    assert_books_balance(tmp_path / "books" / "gpuledger.db")
+    assert not [line for line in running.lines if "internal error" in line]
+
+
+@contextmanager
+def limited(server: Server, which: int, limit: int) -> Iterator[None]:
+    pid = server.process.pid
+    before = resource.prlimit(pid, which)
+    resource.prlimit(pid, which, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, which, before)
+
+
+def joules(page: str) -> float:
+    return sum(
+        float(value)
+        for value in re.findall(r"^gpuledger_device_energy_joules_total\{.*\} (\S+)$", page, re.MULTILINE)
+    )
+
+
+def number(page: str, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+def test_a_disk_that_takes_nothing_more(server: Server, tmp_path: Path) -> None:
+    told = joules(server.get("/metrics/native").text)
+    with limited(server, resource.RLIMIT_FSIZE, 8192):
+        wait_until(lambda: "store" in server.get("/health").text, "health to tell of the store")
+        page = server.get("/metrics/native").text
+        assert number(page, 'gpuledger_collector_success{collector="store"}') == 0
+        assert joules(page) >= told
+        told = joules(page)
+    wait_until(lambda: server.get("/health").text.startswith("OK"), "the store to be written again")
+    assert joules(server.get("/metrics/native").text) >= told
+
+
+def test_no_descriptor_is_left(server: Server) -> None:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=20) as open_before:
+        ticks = number(open_before.get("/metrics/native").text, "gpuledger_ticks_total")
+        in_use = sum(1 for _ in Path(f"/proc/{server.process.pid}/fd").iterdir())
+        with limited(server, resource.RLIMIT_NOFILE, in_use):
+            with pytest.raises(httpx.HTTPError):
+                httpx.get(server.url + "/metrics", timeout=1, trust_env=False)
+            server.wait_line("Too many open files")
+            page = open_before.get("/metrics/native").text
+            wait_until(
+                lambda: number(open_before.get("/metrics/native").text, "gpuledger_ticks_total") > ticks + 20,
+                "ticks to go on",
+            )
+            assert number(page, 'gpuledger_collector_success{collector="source"}') == 1
+    assert server.get("/health").text.startswith("OK")
+
+
+def test_no_memory_is_left(server: Server) -> None:
+    page = server.get("/metrics/native").text
+    told, ticks = joules(page), number(page, "gpuledger_ticks_total")
+    size = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    with limited(server, resource.RLIMIT_AS, size):
+        for path in ("/metrics/native", "/metrics/dcgm", "/api/v1/snapshot", "/api/v1/sessions", "/") * 20:
+            with suppress(httpx.HTTPError):
+                assert server.get(path).status_code in (200, 500, 503)
+        assert server.process.poll() is None
+    wait_until(lambda: server.get("/health").text.startswith("OK"), "health to be well")
+    server.wait_ticks(int(ticks) + 20)
+    assert joules(server.get("/metrics/native").text) >= told

@@ -1,0 +1,262 @@
+"""Each mode as an ordinary user: what it still does, and that it says what it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from ordinary import UID, environment, ordinary
+from running import PATIENCE, Program, gpuledger, serving, wait_until
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which root alone can")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory of the ordinary user's, which others may enter."""
+    made = tmp_path / "home"
+    made.mkdir()
+    if os.geteuid() == 0:
+        os.chown(made, UID, UID)
+        # pytest's own are closed to others.
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+    return made
+
+
+@pytest.fixture
+def driver(tmp_path: Path, home: Path) -> dict[str, str]:
+    """A driver with one process, this one, which the ordinary user does not own."""
+    state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(os.getpid()))])
+    state.write()
+    return {
+        **environment(home),
+        "LD_LIBRARY_PATH": str(build().parent),
+        "TEST_NVML_STATE": str(state.path),
+        "GPULEDGER_STATE_DIR": str(home / "books"),
+        "GPULEDGER_CONTROL_SOCKET": str(home / "control.sock"),
+    }
+
+
+@contextmanager
+def running(arguments: tuple[str, ...], env: dict[str, str]) -> Iterator[tuple[Program, str]]:
+    program = Program(ordinary(*arguments), env)
+    try:
+        port = program.wait_line(r"listening on .*port (\d+)")[1]
+        yield program, f"http://127.0.0.1:{port}"
+    finally:
+        assert program.stop() == 0
+
+
+def page(url: str, path: str) -> str:
+    return httpx.get(url + path, trust_env=False, timeout=20).text
+
+
+def told(url: str, series: str) -> str:
+    """The line of the native page that begins so."""
+
+    def found() -> str | None:
+        lines = page(url, "/metrics/native").splitlines()
+        return next((line for line in lines if line.startswith(series)), None)
+
+    return wait_until(found, series)
+
+
+def capabilities(program: Program) -> dict[str, int]:
+    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    return {name: int(value, 16) for name, value in re.findall(r"^(Cap\w+):\s*(\w+)$", status, re.MULTILINE)}
+
+
+@AS_ROOT
+def test_serve_needs_no_privilege_to_count_name_and_book(driver: dict[str, str], home: Path) -> None:
+    with running(("serve", "--listen-address", "127.0.0.1:0"), driver) as (program, url):
+        assert told(url, "gpuledger_device_up").endswith(" 1")
+        row = wait_until(
+            lambda: re.search(
+                r'^gpu_process_info\{.*pid="(\d+)",command="(\w+).*\} 1$', page(url, "/metrics"), re.MULTILINE
+            ),
+            "the process",
+        )
+        assert row[1] == str(os.getpid())
+        assert row[2]
+        assert 'user="root"' in told(url, "gpuledger_process_info{")
+        assert told(url, 'gpuledger_collector_success{collector="store"}').endswith(" 1")
+        assert set(capabilities(program).values()) == {0}
+        owners = {file.stat().st_uid for file in (home / "books").iterdir()}
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in (home / "books").iterdir()}
+        assert (owners, modes) == ({UID}, {0o600})
+        assert stat.S_IMODE((home / "books").stat().st_mode) == 0o700
+        assert stat.S_IMODE((home / "control.sock").stat().st_mode) == 0o600
+
+
+@AS_ROOT
+def test_what_serve_may_not_read_or_write_is_said_by_health_and_by_doctor(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "some.sock").touch()
+    arguments = (
+        *(
+            "--listen-address",
+            "127.0.0.1:0",
+            "--state-dir",
+            str(closed / "books"),
+            "--control.socket",
+            "none",
+        ),
+        *("--pod-resources-socket", str(closed / "some.sock"), "--kubernetes-enabled", "true"),
+        *("--docker-socket", str(closed / "some.sock")),
+    )
+    with running(("serve", *arguments), driver) as (program, url):
+        wait_until(
+            lambda: re.search("DEGRADED: store: .*Permission denied", page(url, "/health")), "the books"
+        )
+        wait_until(lambda: "pod_resources: no permission for" in page(url, "/health"), "the kubelet's socket")
+        wait_until(lambda: re.search("\ndocker: .*permission denied", page(url, "/health")), "Docker's")
+        assert told(url, 'gpuledger_collector_success{collector="store"}').endswith(" 0")
+        assert told(url, 'gpuledger_map_success{map="pod_resources"}').endswith(" 0")
+        # What needs nothing of all that goes on.
+        assert told(url, "gpuledger_device_up").endswith(" 1")
+    assert not any("books in" in line and "memory" not in line for line in program.lines)
+    done = subprocess.run(
+        ordinary("doctor", *arguments, "--format", "json"),
+        env=os.environ | driver,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    every = json.loads(done.stdout)["findings"]
+    findings = {one["check"]: one for one in every}
+    refused = {one["what"] for one in every if "permission" in one["why"] and one["remedy"]}
+    assert {"pod-resources socket", "Docker containers"} <= refused
+    assert findings["books.directory"]["verdict"] == "fails"
+    assert f"uid {UID} cannot write" in findings["books.directory"]["why"]
+    # Executables of others: by what else a command is named, and what would give more.
+    assert findings["host.proc"]["verdict"] == "warning"
+    assert "CAP_SYS_PTRACE" in findings["host.proc"]["remedy"]
+    assert f"uid {UID}, without" in findings["host.user"]["why"]
+    assert all(one["remedy"] for one in findings.values() if one["verdict"] == "fails")
+
+
+@AS_ROOT
+def test_collect_needs_no_more_than_a_directory_to_write(driver: dict[str, str], home: Path) -> None:
+    done = subprocess.run(
+        ordinary("collect", "--textfile-dir", str(home)),
+        env=os.environ | driver,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    written = home / "gpu_processes.prom"
+    assert f'pid="{os.getpid()}"' in written.read_text()
+    assert (written.stat().st_uid, stat.S_IMODE(written.stat().st_mode)) == (UID, 0o644)
+
+
+@AS_ROOT
+def test_collect_says_whose_directory_it_may_not_write(driver: dict[str, str], tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    done = subprocess.run(
+        ordinary("collect", "--textfile-dir", str(closed)),
+        env=os.environ | driver,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert str(closed) in done.stderr
+    assert f"let user {UID} write there" in done.stderr
+
+
+@AS_ROOT
+def test_an_agent_needs_no_privilege_and_keeps_its_queue_to_itself(home: Path) -> None:
+    with serving("--source", "simulator") as node:
+        endpoint = f"127.0.0.1:{node.port}"
+        file = home / "agent.yaml"
+        file.write_text(
+            "features: {openAgent: {globalInterval: 500ms, targets: [{targetName: t, type: StaticEndpoints,"
+            f" endpoints: [{{address: '{endpoint}'}}]}}]}}}}\n"
+            "remote_write: [{url: 'http://127.0.0.1:1/write', name: nobody}]\n"
+        )
+        arguments = ("agent", "--config", str(file), "--drain", "0s", "--listen-address", "127.0.0.1:0")
+        file.chmod(0o644)
+        queue = ("--queue-directory", str(home / "queue"))
+        with running((*arguments, *queue), environment(home)) as (program, url):
+            wait_until(lambda: 'state="up"} 1' in page(url, "/metrics"), "a scrape")
+            wait_until(lambda: any((home / "queue").rglob("*/*")), "the queue")
+            assert set(capabilities(program).values()) == {0}
+            kept = list((home / "queue").rglob("*"))
+            assert {stat.S_IMODE(one.stat().st_mode) for one in kept if one.is_dir()} == {0o700}
+            assert {stat.S_IMODE(one.stat().st_mode) for one in kept if one.is_file()} == {0o600}
+            assert {one.stat().st_uid for one in kept} == {UID}
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    "command",
+    [("pause",), ("resume",)],
+)
+def test_nobody_but_the_owner_pauses_a_node(command: tuple[str, ...], tmp_path: Path, home: Path) -> None:
+    socket = tmp_path / "control.sock"
+    env = {"GPULEDGER_CONTROL_SOCKET": str(socket)}
+    with serving("--source", "simulator", env=env) as node:
+        node.wait_ticks()
+        done = subprocess.run(
+            ordinary(*command),
+            env=os.environ | environment(home) | env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "ermission" in done.stderr
+        assert not node.get("/health").text.startswith("PAUSED")
+        assert gpuledger("pause", "--for", "1h", env=env).returncode == 0
+
+
+# What an ordinary user types, in a shell that still has root's HOME.
+COMMANDS = {
+    "report": "the books in",
+    "explain 1": "the books in",
+    "record CLOSED/file": "CLOSED/file",
+    "collect --textfile-dir CLOSED": "CLOSED",
+    "agent --config CLOSED/agent.yaml": "CLOSED/agent.yaml",
+    "serve --config CLOSED/settings.yaml": "CLOSED/settings.yaml",
+    "serve --web.config.file CLOSED/web.yaml": "CLOSED/web.yaml",
+    "serve --source replay:CLOSED/recording": "CLOSED/recording",
+    "serve --source simulator --state-dir none --listen-address 127.0.0.1:1": "127.0.0.1:1",
+}
+
+
+@AS_ROOT
+@pytest.mark.parametrize(("command", "named"), COMMANDS.items(), ids=COMMANDS)
+def test_what_is_closed_to_an_ordinary_user_is_named_in_one_line(
+    command: str, named: str, tmp_path: Path, home: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / ".local" / "state" / "gpuledger").mkdir(parents=True)
+    env = {**environment(closed), "GPULEDGER_STATE_DIR": ""}
+    words = command.replace("CLOSED", str(closed)).split()
+    done = subprocess.run(
+        ordinary(*words), env=os.environ | env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode in (1, 2)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("gpuledger: ")
+    assert named.replace("CLOSED", str(closed)) in last
+    assert "Traceback" not in done.stderr

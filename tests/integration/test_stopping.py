@@ -1,0 +1,75 @@
+"""SIGTERM in every phase of a start and of a tick: exit code 0, the books whole, the next start goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from books_helpers import assert_books_balance, rows
+from integration.told_to_stop import PHASES
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from running import PATIENCE, serving
+
+PROGRAM = Path(__file__).with_name("told_to_stop.py")
+STARTING = ("assembling", "opening-the-books", "listening", "greeting", "beginning-to-look")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40)), NvmlGpu()]).write()
+    return {
+        "LD_LIBRARY_PATH": str(build().parent),
+        "TEST_NVML_STATE": str(state.path),
+        "PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[2] / "src")),
+    }
+
+
+def asked(tmp_path: Path) -> tuple[str, ...]:
+    return ("--source", "nvml", "--interval", "100ms", "--state-dir", str(tmp_path / "books"))
+
+
+@pytest.mark.parametrize(
+    ("phase", "times"),
+    [(phase, times) for phase in PHASES for times in ((1,) if phase in STARTING else (1, 4))],
+)
+def test_it_ends_well_wherever_it_is_told_to(
+    tmp_path: Path, env: dict[str, str], phase: str, times: int
+) -> None:
+    command = [sys.executable, str(PROGRAM), phase, str(times), *asked(tmp_path)]
+    done = subprocess.run(
+        [*command, "--listen-address", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "stopping" in done.stderr
+    books = tmp_path / "books" / "gpuledger.db"
+    assert not books.with_name("gpuledger.db-wal").exists()
+    before = assert_books_balance(books)
+    if phase not in STARTING:
+        assert rows(books, "SELECT value FROM meta WHERE key = 'clean'") == [(1,)]
+    with serving(*asked(tmp_path), env=env) as again:
+        again.wait_ticks(3)
+    assert "uncleanly" not in "\n".join(again.lines)
+    assert assert_books_balance(books) >= before
+
+
+def test_a_driver_that_hangs_keeps_nobody_from_ending(tmp_path: Path, env: dict[str, str]) -> None:
+    state = NvmlState(Path(env["TEST_NVML_STATE"]), [NvmlGpu(NvmlProcess(os.getpid(), sm=40))]).write()
+    with serving(*asked(tmp_path), env=env) as server:
+        server.wait_ticks(5)
+        state.hang = ("nvmlDeviceGetTemperature",)
+        state.write()
+        server.wait_line("does not answer")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+    assert assert_books_balance(tmp_path / "books" / "gpuledger.db") > 0

@@ -1,0 +1,119 @@
+"""A server in a thread of its own, and what comes back for raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import ssl
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+
+from gpuledger.outputs.addresses import Address
+from gpuledger.outputs.connection import Connection
+from gpuledger.outputs.http import HttpServer, Speaker
+from gpuledger.outputs.limits import Limits
+from gpuledger.outputs.routes import Routes
+
+CORPUS = Path(__file__).parent / "corpus" / "http.toml"
+# More than any answer takes; a server that neither answers nor closes has failed the test by then.
+PATIENCE = 30.0
+
+_HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3})( [\x20-\x7e]*)?\r\n((?:[!-9;-~]+: ?[\x20-\x7e]*\r\n)*)\r\n")
+_LENGTH = re.compile(rb"^content-length: ([0-9]+)\r$", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    sent: bytes
+    answers: list[int]
+
+
+def corpus() -> list[Case]:
+    cases = tomllib.loads(CORPUS.read_text("utf-8"))["case"]
+    return [Case(one["name"], one["sent"].encode("latin-1"), one["answers"]) for one in cases]
+
+
+@dataclass
+class Running:
+    """`complaints` are what it said in its log, or to its event loop, that nobody should make it say."""
+
+    port: int
+    complaints: list[str] = field(default_factory=list)
+    count: Callable[[], int] = lambda: 0
+
+
+class _Complaints(logging.Handler):
+    def __init__(self, into: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._into = into
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._into.append(record.getMessage() + (" with a traceback" if record.exc_info else ""))
+
+
+@contextmanager
+def raw_server(
+    routes: Routes, speaker: Speaker = Connection, limits: Limits | None = None
+) -> Iterator[Running]:
+    loop = asyncio.new_event_loop()
+    server = HttpServer(
+        [(Address("127.0.0.1", 0), routes)], limits or Limits(client_requests=1e9), speaker=speaker
+    )
+    loop.run_until_complete(server.start())
+    running = Running(server.addresses[0].port, count=lambda: server.connections)
+    loop.set_exception_handler(lambda _, context: running.complaints.append(str(context)))
+    listening = _Complaints(running.complaints)
+    logging.getLogger().addHandler(listening)
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield running
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(PATIENCE)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        logging.getLogger().removeHandler(listening)
+
+
+def told(port: int, pieces: Sequence[bytes], tls: ssl.SSLContext | None = None) -> bytes:
+    """All that comes back for these pieces until the server ends, which hears that no more comes."""
+    received = bytearray()
+    plain = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost") as client:
+        # A server that has said all it has to say may reset what is still sent.
+        with suppress(OSError):
+            for piece in pieces:
+                client.sendall(piece)
+            # Past TLS, whose own method would have the rest received undeciphered.
+            socket.socket.shutdown(client, socket.SHUT_WR)
+        with suppress(ConnectionError, ssl.SSLEOFError):
+            while data := client.recv(65536):
+                received += data
+    return bytes(received)
+
+
+def answers_in(received: bytes) -> list[tuple[int, bytes]]:
+    """Status and body of each final answer; fails on a byte that belongs to none."""
+    found = []
+    while received:
+        head = _HEAD.match(received)
+        assert head is not None, f"no answer of HTTP: {received[:200]!r}"
+        received = received[head.end() :]
+        status, length = int(head[1]), _LENGTH.search(head[3])
+        if status == 100:
+            continue
+        assert length is not None, head[0]
+        size = int(length[1])
+        assert len(received) >= size, "an answer is cut short"
+        found.append((status, received[:size]))
+        received = received[size:]
+    return found

@@ -23,15 +23,14 @@ class Helm:
         self._api = control_plane.admin
         self._config = Config(kubeconfig_path=control_plane.kubeconfig(self._api.token), namespace=namespace)
 
-    def install(self, values: Json, *, wait: bool = True) -> Json:
+    def install(self, values: Json, *, wait: bool = True, chart: Path = CHART) -> Json:
         """The release; with `wait` once its pods are ready."""
         waiting: dict[str, Any] = {"wait": "legacy", "timeout": _PATIENCE} if wait else {}
-        return self._config.install(CHART, self.name, values, create_namespace=True, **waiting)
+        return self._config.install(chart, self.name, values, create_namespace=True, **waiting)
 
-    def upgrade(self, values: Json, *, reuse_values: bool = False) -> Json:
-        return self._config.upgrade(
-            CHART, self.name, values, reuse_values=reuse_values, wait="legacy", timeout=_PATIENCE
-        )
+    def upgrade(self, values: Json, *, reuse_values: bool = False, wait: bool = True) -> Json:
+        waiting: dict[str, Any] = {"wait": "legacy", "timeout": _PATIENCE} if wait else {}
+        return self._config.upgrade(CHART, self.name, values, reuse_values=reuse_values, **waiting)
 
     def rollback(self, revision: int) -> None:
         self._config.rollback(self.name, version=revision, wait="legacy", timeout=_PATIENCE)

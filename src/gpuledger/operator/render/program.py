@@ -35,6 +35,19 @@ RESTARTING: Final = (
     "simulator.seed",
     "simulator.speed",
     "sysfs",
+    "web.limits.answer_timeout",
+    "web.limits.body_size",
+    "web.limits.connections",
+    "web.limits.connections_per_client",
+    "web.limits.header_size",
+    "web.limits.headers",
+    "web.limits.idle_timeout",
+    "web.limits.request_timeout",
+    "web.limits.requests_per_client",
+    "web.limits.response_memory",
+    "web.limits.response_timeout",
+    "web.limits.streams",
+    "web.limits.streams_per_client",
 )
 
 

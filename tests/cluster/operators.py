@@ -226,11 +226,21 @@ def _of_lease(event: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def installed(plane: ControlPlane, folder: Path, **values: Any) -> Iterator[Installed]:
-    """A release with the operator; it and its definitions are gone afterwards."""
+    """A release with the operator; it and its definitions are gone afterwards.
+
+    `values` are the chart's, over those that every test here needs; `folder` is made for it.
+    """
+    folder.mkdir()
     # Of that name are the roles that the other tests apply.
     helm = Helm(plane, "operated", NAMESPACE)
+    operator = {
+        "enabled": True,
+        "defaultRemoteWrite": [{"url": RECEIVER}],
+        "uninstall": {"enabled": False},
+        **values.pop("operator", {}),
+    }
     chosen = {
-        "operator": {"enabled": True, "uninstall": {"enabled": False}},
+        "operator": operator,
         "whatapCompat": {"enabled": True, "createNamespace": False},
         **values,
     }

@@ -10,7 +10,7 @@ import yaml
 
 from cluster.control_plane import ControlPlane, Json
 from cluster.document_002 import EXAMPLES, HYBRID
-from cluster.operators import NAMESPACE, PATHS, RECEIVER, WHATAP, Installed, RunningOperator, installed
+from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, RunningOperator, installed
 from running import wait_until
 
 Start = Callable[..., RunningOperator]
@@ -20,10 +20,7 @@ AGENT = "gpumonitor-main-agent"
 
 @pytest.fixture(scope="module")
 def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
-    (folder / "operator").mkdir()
-    receivers = {"defaultRemoteWrite": [{"url": RECEIVER}], "enabled": True}
-    values = {"operator": {**receivers, "uninstall": {"enabled": False}}}
-    with installed(control_plane, folder / "operator", **values) as made:
+    with installed(control_plane, folder / "operator") as made:
         yield made
 
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.control_plane import ControlPlane
-from cluster.operators import NAMESPACE, RECEIVER, Installed, RunningOperator, installed
+from cluster.operators import NAMESPACE, Installed, RunningOperator, installed
 from gpuledger.operator.kinds import CLAIM
 from running import wait_until
 
@@ -26,13 +26,7 @@ LEASE = f"apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 @pytest.fixture(scope="module")
 def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
-    (folder / "deaths").mkdir()
-    operator = {
-        "enabled": True,
-        "defaultRemoteWrite": [{"url": RECEIVER}],
-        "uninstall": {"enabled": False},
-    }
-    with installed(control_plane, folder / "deaths", operator=operator) as made:
+    with installed(control_plane, folder / "deaths") as made:
         yield made
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.control_plane import Client, ControlPlane
 from cluster.document_002 import EXAMPLES
-from cluster.operators import NAMESPACE, PATHS, RECEIVER, WHATAP, Installed, installed
+from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, installed
 from cluster.test_rbac import may
 from gpuledger.operator.crds.definitions import whatap_agent_crd
 
@@ -19,13 +19,7 @@ WHATAP_AGENTS = "whatapagents.monitoring.whatap.com"
 
 @pytest.fixture(scope="module")
 def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
-    (folder / "limits").mkdir()
-    operator = {
-        "enabled": True,
-        "defaultRemoteWrite": [{"url": RECEIVER}],
-        "uninstall": {"enabled": False},
-    }
-    with installed(control_plane, folder / "limits", operator=operator) as made:
+    with installed(control_plane, folder / "limits") as made:
         yield made
 
 

@@ -74,20 +74,14 @@ def release(
     stores: tuple[Store, Store],
     folder: Path,
 ) -> Iterator[Installed]:
-    (folder / "pods").mkdir()
     repository, _, tag = program_image.rpartition(":")
     receiver = {"url": stores[0].write, "queueConfig": {"batchSendDeadline": "200ms"}}
     values = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-        "operator": {
-            "enabled": True,
-            # It runs here, with the same rights: pods of this node have no network of their own.
-            "replicas": 1,
-            "defaultRemoteWrite": [receiver],
-            "uninstall": {"enabled": False},
-        },
+        "operator": {"defaultRemoteWrite": [receiver]},
     }
     with installed(control_plane, folder / "pods", **values) as made:
+        # It runs here, with the same rights: pods of this node have no network of their own.
         made.api.call("PATCH", f"{_deployment(made)}/scale", {"spec": {"replicas": 0}})
         yield made
 

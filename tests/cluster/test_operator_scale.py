@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.control_plane import Client, ControlPlane, Json
-from cluster.operators import RECEIVER, Installed, RunningOperator, installed
+from cluster.operators import Installed, RunningOperator, installed
 from cluster.release import GPU_LABEL
 from running import wait_until
 
@@ -24,13 +24,7 @@ INTERVAL = 2.0
 
 @pytest.fixture(scope="module")
 def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
-    (folder / "scale").mkdir()
-    operator = {
-        "enabled": True,
-        "defaultRemoteWrite": [{"url": RECEIVER}],
-        "uninstall": {"enabled": False},
-    }
-    with installed(control_plane, folder / "scale", operator=operator) as made:
+    with installed(control_plane, folder / "scale") as made:
         yield made
         made.api.ask("DELETE", "api/v1/nodes", labelSelector="made-for=scale")
 

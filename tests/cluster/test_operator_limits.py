@@ -12,6 +12,7 @@ from cluster.document_002 import EXAMPLES
 from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, installed
 from cluster.test_rbac import may
 from gpuledger.operator.crds.definitions import whatap_agent_crd
+from running import wait_until
 
 DEFINITIONS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WHATAP_AGENTS = "whatapagents.monitoring.whatap.com"
@@ -127,3 +128,23 @@ def test_the_definition_that_is_shipped_is_the_one_that_resources_are_read_by(
     shipped = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     ours = whatap_agent_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert shipped == ours
+
+
+def test_a_definition_may_go_and_come_back(release: Installed, control_plane: ControlPlane) -> None:
+    api, path = control_plane.admin, f"{DEFINITIONS}/gpumonitors.gpuledger.dev"
+    with release.operators() as start:
+        operator = start().wait_leads()
+        release.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
+        release.wait_made("GpuMonitor", "main")
+        found = api.call("GET", path)
+        api.call("DELETE", path)
+        # Its resources go with it, and what was made for them.
+        wait_until(lambda: release.made() == [], "what was made to go")
+        wait_until(lambda: api.ask("GET", path).status_code == 404, "the definition to go")
+        metadata = {key: found["metadata"][key] for key in ("name", "labels", "annotations")}
+        api.call("POST", DEFINITIONS, {**found, "metadata": metadata, "status": None})
+        wait_until(lambda: api.ask("GET", PATHS["GpuMonitor"]).is_success, "the definition to be served")
+        release.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
+        release.wait_condition("GpuMonitor", "main", "Available", "False", "Starting", 120)
+        assert operator.program.process.poll() is None
+        release.delete("GpuMonitor", "main")

@@ -83,8 +83,12 @@ class Term:
             self._watch.stop()
             await asyncio.gather(watching, return_exceptions=True)
             begun()
-        for task in done:
-            task.result()
+        # What kopf met says more than what its end did to the others.
+        for task in (watching, *done):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        if any(task.cancelled() for task in done):
+            raise GpuledgerError("the watches of the API server were given up")
 
     async def _work(self) -> None:
         """All is listed before anything is done, and now and then, for a watch may have missed a deletion."""

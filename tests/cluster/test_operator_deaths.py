@@ -222,7 +222,7 @@ def _set_as_operator(release: Installed, known: dict[str, Any], label: str) -> N
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     path = release.path("ConfigMap", AGENT)
     answer = httpx.patch(
-        f"{release.plane.url}/{path}",
+        f"{release.plane.url}{path}",
         params={"fieldManager": "gpuledger-operator", "force": "true"},
         content=json.dumps(body),
         headers={

@@ -77,12 +77,12 @@ class Reconciler:
             monitor = self._monitors.get(uid)
             if monitor is None:
                 continue
-            after = await self._try(monitor)
+            after = await self.look(monitor)
             self._counts.reconcile_seconds += loop.time() - began
             if after is not None:
                 self._due.wake(uid, after)
 
-    async def _try(self, monitor: Monitor) -> float | None:
+    async def look(self, monitor: Monitor) -> float | None:
         """Bring it on, and say how it stands; seconds after which to look again."""
         try:
             after = await self._bring(monitor)

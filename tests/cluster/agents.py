@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,9 @@ gpu_process_count{gpu="0"} 1
 
 
 class Everywhere:
-    """One page on one port of every address of this machine, and a receiver of whatever is delivered."""
+    """One page on two ports of every address of this machine, IPv6 included on the first, and a receiver of
+    whatever is delivered.
+    """
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -63,19 +66,29 @@ class Everywhere:
             def handle_error(self, *_: object) -> None:
                 """Agents that end leave connections behind."""
 
-        self._server = Server(("0.0.0.0", 0), Handler)
-        self.port = int(self._server.server_address[1])
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        self._thread.start()
+        class Server6(Server):
+            address_family = socket.AF_INET6
+
+        self._servers = [Server(("0.0.0.0", 0), Handler), Server(("0.0.0.0", 0), Handler)]
+        self.port, self.second_port = (int(server.server_address[1]) for server in self._servers)
+        self._servers.append(Server6(("::1", self.port), Handler))
+        self._threads = [
+            Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+            for server in self._servers
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def receiver(self) -> str:
         return f"http://127.0.0.1:{self.port}/write"
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        for thread in self._threads:
+            thread.join()
 
 
 class Objects:
@@ -109,6 +122,7 @@ class Objects:
         ports: Mapping[str, int] | None = None,
         node: str = "gpu-1",
         phase: str = "Running",
+        host_network: bool = False,
         **metadata: Any,
     ) -> None:
         declared = [{"name": key, "containerPort": port} for key, port in (ports or {}).items()]
@@ -118,6 +132,7 @@ class Objects:
                 "metadata": {"name": name, "labels": dict(labels), **metadata},
                 "spec": {
                     "nodeName": node,
+                    "hostNetwork": host_network,
                     "automountServiceAccountToken": False,
                     "enableServiceLinks": False,
                     "containers": [{"name": "exporter", "image": "exporter:1", "ports": declared}],
@@ -130,8 +145,8 @@ class Objects:
         path = f"api/v1/namespaces/{namespace}/pods/{name}/status"
         self._client.call("PATCH", path, {"status": status})
 
-    def change(self, path: str, body: Json) -> None:
-        self._client.call("PATCH", path, body)
+    def change(self, path: str, body: Json) -> Json:
+        return self._client.call("PATCH", path, body)
 
     def forget(self, path: str) -> None:
         self._client.ask("DELETE", path, gracePeriodSeconds="0")
@@ -159,6 +174,9 @@ class Agent:
             for title, url in _ROW.findall(self.page())
         }
 
+    def is_ready(self) -> bool:
+        return httpx.get(f"{self.url}/-/ready", trust_env=False, timeout=30).is_success
+
     def metrics(self) -> str:
         return httpx.get(f"{self.url}/metrics", trust_env=False, timeout=30).text
 
@@ -182,9 +200,16 @@ class Agents:
             *("--kubernetes-token-file", str(token_file)),
             *("--namespace", "gpuledger"),
         )
+        self._plane = plane
         self._folder = folder
         self._stack = stack
         self._number = 0
+
+    def token(self, account: str) -> Path:
+        """A token of another ServiceAccount of the agent's namespace."""
+        file = self._folder / f"token-{account}"
+        file.write_text(self._plane.token_of("gpuledger", account))
+        return file
 
     def file(self, open_agent: Json, *receivers: str, labels: Mapping[str, str] | None = None) -> Path:
         self._number += 1

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cluster import image
@@ -21,6 +22,7 @@ from cluster.ledger import Ledger, ledger
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
 from cluster.release import GPU_LABEL
+from running import Program, free_port, wait_until
 
 HERE = Path(__file__).parent
 PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
@@ -182,3 +184,26 @@ def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
     """What starts agents with the rights of deploy/agent-rbac.yaml."""
     with agents_of(control_plane, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    """The URL of a VictoriaMetrics that shows what it has at once."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    program = Program(
+        [
+            *("victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", "-maxLabelsPerTimeseries=100"),
+            *(f"-storageDataPath={tmp_path / 'store'}", "-retentionPeriod=1", "-search.latencyOffset=0s"),
+        ]
+    )
+    wait_until(lambda: _answers(f"{url}/health"), "VictoriaMetrics")
+    yield url
+    program.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).is_success
+    except httpx.TransportError:
+        return False

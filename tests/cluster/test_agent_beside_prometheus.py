@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import yaml
 
 from cluster.agents import Agents, Everywhere, Objects
@@ -25,28 +23,6 @@ TOLD = [{"regex": "__meta_kubernetes_(.+)", "action": "labelmap", "replacement":
 
 # What vmagent tells and Prometheus does not, or the other way round.
 APART = ("agent", "k8s_pod_container_image", "k8s_service_cluster_ip", "k8s_service_type")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    program = Program(
-        [
-            *("victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", "-maxLabelsPerTimeseries=100"),
-            *(f"-storageDataPath={tmp_path / 'store'}", "-retentionPeriod=1", "-search.latencyOffset=0s"),
-        ]
-    )
-    wait_until(lambda: _answers(f"{url}/health"), "VictoriaMetrics")
-    yield url
-    program.stop()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, trust_env=False).is_success
-    except httpx.TransportError:
-        return False
 
 
 def series(store: str, agent: str) -> set[str]:

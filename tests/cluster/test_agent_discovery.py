@@ -238,34 +238,3 @@ def test_a_password_is_a_secret_of_the_agents_own_namespace_and_is_rotated(
         cluster.change(f"{path}/login", {"stringData": {"password": password}})
         wanted = "Basic " + b64encode(f"me:{password}".encode()).decode()
         wait_until(lambda wanted=wanted: everywhere.authorizations.get(host) == wanted, password)  # type: ignore[misc]
-
-
-def test_three_shards_scrape_each_target_once_and_as_many_as_there_are(
-    objects: Objects, agents: Agents, everywhere: Everywhere
-) -> None:
-    port = everywhere.port
-    objects.namespace("shards")
-    hosts = [f"127.0.5.{number}:{port}" for number in range(1, 21)]
-    for number, host in enumerate(hosts):
-        objects.pod("shards", f"exporter-{number}", host.partition(":")[0], CUSTOM, ports={"metrics": port})
-    path = "apis/apps/v1/namespaces/gpuledger/statefulsets"
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
-    spec = {
-        "replicas": 2,
-        "serviceName": "gpuledger-agent",
-        "selector": {"matchLabels": {"a": "b"}},
-        "template": template,
-    }
-    objects.make(path, {"metadata": {"name": "gpuledger-agent"}, "spec": spec})
-    target = monitor("t", ["shards"], {"matchLabels": CUSTOM}, endpoint(port))
-    file = agents.file({"targets": [target]}, everywhere.receiver)
-    started = [agents.start(file, POD_NAME=f"gpuledger-agent-{ordinal}") for ordinal in range(3)]
-
-    def settled(shards: int) -> bool:
-        shares = [agent.hosts() for agent in started]
-        alive = all(shares[:shards]) and not any(shares[shards:])
-        return alive and sorted(host for share in shares for host in share) == sorted(hosts)
-
-    for shards in (2, 3, 1):
-        objects.change(f"{path}/gpuledger-agent", {"spec": {"replicas": shards}})
-        wait_until(lambda shards=shards: settled(shards), f"{shards} shards")  # type: ignore[misc]

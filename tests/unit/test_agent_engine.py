@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,16 @@ POD = {
 }
 
 
-def printed(folder: Path, *targets: dict[str, Any], shard: Shard | None = None) -> dict[str, Any]:
+RECEIVER: dict[str, Any] = {"url": "http://store/write", "queue": {"max_bytes": "1GiB"}}
+
+
+def printed(
+    folder: Path,
+    *targets: dict[str, Any],
+    shard: Shard | None = None,
+    receiver: dict[str, Any] = RECEIVER,
+) -> dict[str, Any]:
     file = folder / "agent.yaml"
-    receiver = {"url": "http://store/write", "queue": {"max_bytes": "1GiB"}}
     written = {"features": {"openAgent": {"targets": list(targets)}}, "remote_write": [receiver]}
     file.write_text(json.dumps(written))
     return prometheus_config(read_agent_config(file, {}), written, None, shard or Shard())
@@ -43,6 +51,72 @@ def test_namespaces_and_labels_are_asked_of_the_api_server(tmp_path: Path) -> No
 
 def test_receivers_are_as_written_but_for_our_own_queue(tmp_path: Path) -> None:
     assert printed(tmp_path, POD)["remote_write"] == [{"url": "http://store/write"}]
+
+
+def test_a_receiver_is_printed_as_prometheus_reads_it(tmp_path: Path) -> None:
+    receiver = {
+        "url": "https://store/write",
+        "name": "store",
+        "remote_timeout": "7s",
+        "headers": {"X-Scope-OrgID": "team-a"},
+        "basic_auth": {"username": "me", "password_file": "pw"},
+        "tls_config": {"ca_file": "ca.crt", "min_version": "TLS13"},
+        "queue_config": {"max_shards": 3, "sample_age_limit": "1h"},
+        "write_relabel_configs": [{"regex": "go_.*", "source_labels": ["__name__"], "action": "drop"}],
+        "protobuf_message": "prometheus.WriteRequest",
+        "round_robin_dns": False,
+    }
+    told = printed(tmp_path, POD, receiver=receiver)
+    # What is not absolute would be looked for beside Prometheus's own file.
+    assert told["remote_write"] == [
+        {
+            "url": "https://store/write",
+            "name": "store",
+            "remote_timeout": "7s",
+            "headers": {"X-Scope-OrgID": "team-a"},
+            "basic_auth": {"username": "me", "password_file": str(tmp_path / "pw")},
+            "tls_config": {"ca_file": str(tmp_path / "ca.crt"), "min_version": "TLS13"},
+            "queue_config": {"max_shards": 3},
+            "write_relabel_configs": receiver["write_relabel_configs"],
+        }
+    ]
+    for name in ("pw", "ca.crt"):
+        (tmp_path / name).touch()
+    (tmp_path / "prometheus.yml").write_text(json.dumps({"remote_write": told["remote_write"]}))
+    done = subprocess.run(
+        ["promtool", "check", "config", tmp_path / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_beside_a_configuration_that_is_named_from_here_is_printed_from_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    receiver = {"url": "https://store/write", "authorization": {"credentials_file": "token"}}
+    told = printed(Path(), POD, receiver=receiver)["remote_write"][0]
+    assert told["authorization"]["credentials_file"] == str(tmp_path / "token")
+
+
+SECRETS: list[tuple[str, dict[str, Any]]] = [
+    ("a password", {"basic_auth": {"username": "me", "password": "s3cret"}}),
+    ("a password in the URL", {"url": "http://me:s3cret@store/write"}),
+    ("a token", {"authorization": {"credentials": "s3cret"}}),
+    ("a bearer token", {"bearer_token": "s3cret"}),
+    ("a header", {"headers": {"X-Token": "s3cret"}}),
+    ("a header of the newer form", {"http_headers": {"X-Token": {"secrets": ["s3cret"]}}}),
+    ("a key", {"tls_config": {"cert_file": "c", "key": "s3cret"}}),
+]
+
+
+@pytest.mark.parametrize("more", [case[1] for case in SECRETS], ids=[case[0] for case in SECRETS])
+def test_a_secret_of_a_receiver_is_not_printed(more: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not printed") as caught:
+        printed(tmp_path, POD, receiver={"url": "http://store/write", **more})
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_username_is_printed_where_a_file_has_it(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from collections.abc import Collection
 from dataclasses import fields, replace
+from urllib.parse import urljoin
 
 import pytest
 
@@ -307,13 +309,24 @@ def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
     loop = TargetLoop(target(1), ALL, Taken().accept, SystemClock())
     asyncio.run(loop.scrape(1_700_000_000_000))
     page = render(replace(view_of([loop]), error="agent.yaml: <b>"))
-    assert "down<br>cannot connect: connection refused" in page
+    assert "down at the endpoint<br>cannot connect: connection refused" in page
     assert "100 s ago" in page
     assert "&lt;b&gt;" in page
     text = encode(tell(view_of([loop]))).decode()
     assert 'gpuledger_agent_targets{group="t",state="down"} 1\n' in text
     assert 'gpuledger_agent_scrape_failures_total{group="t",reason="request"} 1\n' in text
     assert promtool_check(text) == (0, [])
+
+
+@pytest.mark.parametrize("refreshing", [True, False], ids=["refreshing", "still"])
+def test_links_of_the_page_lead_to_the_agents_own_pages_below_whatever_prefix_a_proxy_has(
+    refreshing: bool,
+) -> None:
+    page = render(view_of([]), refreshing=refreshing)
+    here = "https://proxy/agents/0/" + ("" if refreshing else "?still")
+    links = [urljoin(here, link) for link in re.findall(r'href="([^"]*)"', page)]
+    below = ["metrics", "-/healthy", "-/ready", "?still" if refreshing else ""]
+    assert links == [f"https://proxy/agents/0/{path}" for path in below]
 
 
 def test_a_whole_document_as_an_error_is_cut_on_the_page_and_escaped() -> None:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -313,6 +313,8 @@ def test_whatever_comes_is_samples_or_a_page_error(body: bytes, form: Format) ->
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("12")), max_size=6), max_size=5))
+@example([[("a", "1"), ("a", "2"), ("b", "1")], [("a", "1"), ("a", "1"), ("b", "1")], []])
+@example([[("a", "1"), ("a", "2")], [("a", "2"), ("a", "1")]])
 def test_remembering_changes_nothing_but_what_is_new(history: list[list[tuple[str, str]]]) -> None:
     one = pages()
     before: dict[bytes, bytes] = {}

@@ -297,6 +297,14 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     } == {"metrics"}
 
 
+def test_the_agent_has_time_to_hand_over_and_to_deliver_what_waits() -> None:
+    (one,) = of_kind("StatefulSet", AGENT)
+    pod = one["spec"]["template"]["spec"]
+    (drain,) = (arg for arg in pod["containers"][0]["args"] if arg.startswith("--drain="))
+    # Two seconds pass in which it scrapes on.
+    assert int(drain.removeprefix("--drain=").removesuffix("s")) + 2 < pod["terminationGracePeriodSeconds"]
+
+
 @pytest.mark.parametrize(
     ("values", "command"),
     [

@@ -62,8 +62,8 @@ def found(answers: Mapping[str, int | list[Json]], *selections: Selection) -> li
         finally:
             discovery.stop()
 
-    with scripted_api(answers) as url:
-        return asyncio.run(look(url))
+    with scripted_api(answers) as api:
+        return asyncio.run(look(api.url))
 
 
 def selection(kind: str, *namespaces: str, name: str = "t") -> Selection:

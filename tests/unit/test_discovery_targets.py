@@ -123,6 +123,14 @@ def test_a_port_is_found_by_name_among_the_declared_and_by_number_anywhere(
     assert addresses(find(selection(port), pod("p", "10.0.0.1", *declared))) == found
 
 
+def test_a_pod_whose_labels_are_half_a_character_costs_itself_alone() -> None:
+    rules = Relabelling([Rule("labelmap", regex="__meta_kubernetes_pod_annotation_(.+)")])
+    pods = [pod("p", "10.0.0.1", TCP, annotations={"odd": "\ud800"}), pod("q", "10.0.0.2", TCP)]
+    found, report = Finder(selection(rules=rules)).find(Cluster(pods))
+    assert addresses(found) == ["10.0.0.2:9400"]
+    assert report.reasons == ["pod a/p at 10.0.0.1:9400: the label odd would not be UTF-8"]
+
+
 def test_an_ipv6_address_is_bracketed() -> None:
     assert addresses(find(selection(), pod("p", "fd00::1", TCP))) == ["[fd00::1]:9400"]
 

@@ -126,5 +126,6 @@ def test_a_quantity_that_this_version_does_not_know_is_left_out(tmp_path: Path) 
 
 
 def test_a_tick_without_a_source_travels_too(tmp_path: Path) -> None:
-    lost = Outage(1.5, 2.5, "LIBRARY_NOT_FOUND", "libnvidia-ml.so.1 not found: install the driver")
+    later = snapshot().elapsed + 1
+    lost = Outage(1.5, later, "LIBRARY_NOT_FOUND", "libnvidia-ml.so.1 not found: install the driver")
     assert read(write(tmp_path / "r", [snapshot(), lost])) == [snapshot(), lost]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.discovery.discovery import Discovery
-from gpuledger.agent.discovery.report import SelectionReport
+from gpuledger.agent.discovery.report import SCRAPE_STEPS, SelectionReport
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.agent.scrape.memory import PageMemory
@@ -24,7 +24,8 @@ class AgentView:
     """One moment of the agent, for its page and its metrics. `now` is unix seconds; `error` is why the
     configuration, as it stands now, could not be taken, and `configured` when the one in force was.
     `reports` and `watches` tell of what is looked for in a cluster; `shard` is None where the agent is
-    alone, or cannot know its share yet, which `waiting` says.
+    alone, or cannot know its share yet, which `waiting` says. `former` are shares that it goes on with until
+    others have taken them over. `unready` says what was not tried yet.
     """
 
     now: float
@@ -38,6 +39,14 @@ class AgentView:
     watches: tuple[MapHealth, ...] = ()
     shard: Shard | None = None
     waiting: str = ""
+    former: tuple[Shard, ...] = ()
+    unready: str = ""
+
+    def went_on(self, group: str) -> dict[str, int]:
+        """How many targets of a group came past the steps that only a scrape can tell of, by step."""
+        states = [loop.state for loop in self.loops if loop.target.group == group]
+        passed = (sum(state.answered is True for state in states), sum(state.up is True for state in states))
+        return dict(zip(SCRAPE_STEPS, passed, strict=True))
 
 
 class Agent:
@@ -79,8 +88,12 @@ class Agent:
         self.error = ""
 
     async def stop(self, drain_seconds: float) -> None:
-        """Scrape no more, and deliver what is queued for so long at most; the rest waits on disk."""
+        """Scrape no more, and deliver what is queued for so long at most; the rest waits on disk.
+
+        One of several agents scrapes on until others can have heard of it.
+        """
         if self._discovery is not None:
+            await self._discovery.leave()
             self._discovery.stop()
         await self._pool.stop()
         await self._receivers.stop(drain_seconds)
@@ -91,15 +104,13 @@ class Agent:
         if found is None:
             self._pool.become(static, self._config.deliveries)
             return
-        shard = found.shard
-        if shard is None:
+        if found.shard is None:
             return
-        mine = [target for target in static if shard.has(target)]
-        others = [target for target in static if not shard.has(target)]
+        shared = found.split(static)
         self._pool.become(
-            [*mine, *found.targets],
+            [*shared.mine, *found.targets],
             self._config.deliveries,
-            {target.key for target in (*others, *found.others)},
+            {target.key for target in (*shared.others, *found.others)},
         )
 
     def view(self) -> AgentView:
@@ -117,4 +128,6 @@ class Agent:
             found.health if found else (),
             found.shard if found and found.shard != Shard() else None,
             found.waiting if found else "",
+            found.former if found else (),
+            found.unready if found else "",
         )

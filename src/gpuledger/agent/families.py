@@ -50,7 +50,8 @@ SELECTED = FamilySpec(
     "gpuledger_agent_selected",
     "gauge",
     "What came past each step on the way to be a target: namespaces (namespace), pods or services (labels, "
-    "running), addresses (port, relabelling), and this shard's targets (scraped).",
+    "running), addresses (port, relabelling), and of this shard's targets (scraped) those whose endpoint "
+    "gave a page (endpoint) that could be taken (scrape).",
     ("group", "step"),
     source=_CLUSTER,
 )
@@ -273,6 +274,8 @@ def _cluster(view: AgentView) -> Iterator[Family]:
         if not report.trouble or any(report.passed.values()):
             for step in STEPS:
                 selected.add(report.passed[step], report.name, step)
+            for step, number in view.went_on(report.name).items():
+                selected.add(number, report.name, step)
     for watch in view.watches:
         up.add(float(watch.success), watch.name)
         watched.add(watch.entries, watch.name)

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.agent.agent import AgentView
-from gpuledger.agent.discovery.report import STEPS, SelectionReport
+from gpuledger.agent.discovery.report import SCRAPE_STEPS, STEPS, SelectionReport
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.outputs.remote_write.state import ReceiverState
 from gpuledger.outputs.routes import Handler, Request, Response
@@ -38,7 +38,7 @@ def overview(view: Callable[[], AgentView]) -> Handler:
 def render(view: AgentView, *, refreshing: bool = True) -> str:
     """The whole document. Every text that comes from outside is escaped."""
     refresh = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">\n' if refreshing else ""
-    other = f'<a href="/?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="/">Refresh</a>'
+    other = f'<a href="./?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="./">Refresh</a>'
     return f"""\
 <!DOCTYPE html>
 <html lang="en">
@@ -60,8 +60,8 @@ def render(view: AgentView, *, refreshing: bool = True) -> str:
 {_receivers(view)}
 <h2>Metrics and health</h2>
 <ul>
-<li><a href="/metrics">/metrics</a>: the same as Prometheus metrics</li>
-<li><a href="/-/healthy">/-/healthy</a>, <a href="/-/ready">/-/ready</a>: for probes</li>
+<li><a href="./metrics">/metrics</a>: the same as Prometheus metrics</li>
+<li><a href="./-/healthy">/-/healthy</a>, <a href="./-/ready">/-/ready</a>: for probes</li>
 </ul>
 </main>
 <footer>{other}</footer>
@@ -120,18 +120,29 @@ def _looked_for(view: AgentView) -> str:
     if view.waiting:
         why = escape(view.waiting)
         ill += f'<p class="banner" role="note"><strong>Nothing is scraped:</strong> {why}.</p>\n'
-    columns = ("Looked for", "Kind", *(step.capitalize() for step in STEPS))
-    rows = (_selection_row(report) for report in view.reports)
-    shard = f"<p>This is shard {view.shard}.</p>\n" if view.shard else ""
+    columns = ("Looked for", "Kind", *(step.capitalize() for step in (*STEPS, *SCRAPE_STEPS)))
+    rows = (_selection_row(view, report) for report in view.reports)
+    shard = f"<p>This is shard {view.shard}.{_former(view)}</p>\n" if view.shard else ""
     reasons = "".join(map(_reasons, view.reports))
     table = _table("Looked for", columns, rows)
     return f"<h2>Looked for in the cluster</h2>\n{shard}{ill}{table}\n{reasons}"
 
 
-def _selection_row(report: SelectionReport) -> str:
+def _former(view: AgentView) -> str:
+    if not view.former:
+        return ""
+    names = " and ".join(map(str, view.former))
+    return f" It goes on with its targets of {names} until those who take them over are ready."
+
+
+def _selection_row(view: AgentView, report: SelectionReport) -> str:
     known = not report.trouble or any(report.passed.values())
-    numbers = "".join(f"<td>{f'{report.passed[step]:,}' if known else _NEVER}</td>" for step in STEPS)
-    return f'<tr><th scope="row">{escape(report.name)}</th><td>{escape(report.kind)}</td>{numbers}</tr>'
+    passed = [*report.passed.values(), *view.went_on(report.name).values()]
+    numbers = "".join(f"<td>{f'{number:,}' if known else _NEVER}</td>" for number in passed)
+    return (
+        f'<tr><th scope="row" class="words">{escape(report.name)}</th>'
+        f'<td class="name">{escape(report.kind)}</td>{numbers}</tr>'
+    )
 
 
 def _reasons(report: SelectionReport) -> str:
@@ -151,6 +162,8 @@ def _reasons(report: SelectionReport) -> str:
 def _target_row(view: AgentView, loop: TargetLoop) -> str:
     state, target = loop.state, loop.target
     word = {True: "up", False: "down", None: "not yet scraped"}[state.up]
+    if state.up is False:
+        word += " at the scrape" if state.answered else " at the endpoint"
     why = f"<br>{_short(state.error)}" if state.error else ""
     labels = " ".join(f"{name}={value}" for name, value in target.labels)
     took = _NEVER if state.duration is None else f"{state.duration * 1000:.0f} ms"

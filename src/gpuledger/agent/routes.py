@@ -17,7 +17,9 @@ _GZIP: Final = 31
 
 
 def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Routes:
-    """The page, the metrics and the probes, which are answered as soon as it listens, under these names."""
+    """The page, the metrics and the probes, under these names. It lives as soon as it listens; it is ready
+    once what is to be found in a cluster was looked for, well or in vain: others hand targets over then.
+    """
 
     def metrics(request: Request) -> Response:
         form = choose_format(request.headers.get("accept", ""))
@@ -32,4 +34,8 @@ def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Rout
     def well(_: Request) -> Response:
         return plain("OK")
 
-    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: well}, hosts=hosts)
+    def ready(_: Request) -> Response:
+        missing = view().unready
+        return plain(f"NOT READY: {missing}", 503, (("Retry-After", "1"),)) if missing else plain("OK")
+
+    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: ready}, hosts=hosts)

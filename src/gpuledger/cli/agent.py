@@ -144,7 +144,9 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
     try:
         agent.start()
         _greet(agent, server)
-        reloading = asyncio.create_task(_reload(file, read, agent, watch, settings.look_interval, nudged))
+        reloading = asyncio.create_task(
+            _reload(file, read, vault, agent, watch, settings.look_interval, nudged)
+        )
         await told.wait()
         log.info("stopping")
         reloading.cancel()
@@ -160,6 +162,7 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
 async def _reload(
     file: Path,
     read: Callable[[], AgentConfig],
+    vault: Vault,
     agent: Agent,
     watch: FileWatch,
     every: float,
@@ -177,7 +180,8 @@ async def _reload(
             if file.exists() and not file.is_file():
                 # A pipe is read once, and a second time only when somebody writes into it: all would wait.
                 raise UsageError(f"{file} is no file that can be read again")
-            await agent.become(read())
+            with vault.reading():
+                await agent.become(read())
         except GpuledgerError as error:
             if str(error) != agent.error:
                 log.error("%s; the configuration of before stays in force", error)

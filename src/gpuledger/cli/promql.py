@@ -24,6 +24,11 @@ T = TypeVar("T")
 _MOST = 512 << 20
 # No counter of joules or seconds reaches it; what is above is not a number that one can add up.
 _BEYOND = 1e18
+# What bytes that are no answer of its API raise, wherever they stop being one.
+_NOT_PROMETHEUS = (
+    *(ValueError, LookupError, TypeError, AttributeError, OverflowError, EOFError, RecursionError),
+    zlib.error,
+)
 # What a header's name may consist of (RFC 9110, token), and what a URL's path may without being quoted.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = "/%:@!$&'()*+,;=~?"
@@ -77,7 +82,12 @@ class Prometheus:
 
     def matrix(self, query: str, at: float) -> list[tuple[Labels, list[float]]]:
         """When the samples of a range vector were taken, in unix seconds. Raises GpuledgerError."""
-        return self._ask(query, at, lambda one: (_labels(one), [float(time) for time, _ in one["values"]]))
+
+        def times(one: Any) -> tuple[Labels, list[float]]:
+            return _labels(one), [float(time) for time, _ in one["values"]]
+
+        found = self._ask(query, at, times)
+        return [(labels, [time for time in told if abs(time) < _BEYOND]) for labels, told in found]
 
     def _ask(self, query: str, at: float, reads: Callable[[Any], T]) -> list[T]:
         form = {"query": query, "time": f"{at:.3f}", "timeout": f"{self._timeout:g}s"}
@@ -149,7 +159,7 @@ class Prometheus:
             if answer["status"] == "success":
                 return [reads(one) for one in answer["data"]["result"]]
             reason = f"{answer.get('errorType', 'error')}: {answer['error']}"
-        except (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError, zlib.error):
+        except _NOT_PROMETHEUS:
             raise GpuledgerError(
                 f"{self.url} is not a Prometheus: it answers {status} to /api/v1/query without what one says"
             ) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from gpuledger.host.documents import NotYaml, parsed, text_of
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.settings import Setting, declared
 
@@ -92,20 +93,12 @@ def _parse(item: Setting, value: object, place: str) -> object:
 
 
 def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
-    import yaml
-
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = parsed(text_of(file))
     except OSError as error:
         raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
-    except yaml.YAMLError as error:
-        from gpuledger.outputs.nodes import trouble_of
-
-        raise UsageError(f"{file} is not YAML: {trouble_of(error)}") from None
-    except RecursionError:
-        raise UsageError(f"{file} is nested too deeply for a configuration") from None
+    except NotYaml as error:
+        raise UsageError(f"{file} is not YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

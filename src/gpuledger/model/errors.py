@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpuledger.model.text import in_one_line
+
 
 class GpuledgerError(Exception):
-    """An error whose text is one line for the user: it names the thing and the remedy."""
+    """An error whose text is one line for the user: it names the thing and the remedy.
+
+    What it quotes may come from a stranger: a line break or another control character in it is spelled out.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return in_one_line(super().__str__())
 
 
 class UsageError(GpuledgerError):

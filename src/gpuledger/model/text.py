@@ -23,6 +23,13 @@ def clean_name(text: str, longest: int = LONGEST_NAME) -> str:
     return "".join(_spelled(char) for char in cut)[:longest]
 
 
+def in_one_line(text: str) -> str:
+    """Text for a terminal or a log: what would break the line or command a terminal becomes its escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def _spelled(char: str) -> str:
     code = ord(char)
     if (code < 0x20 and char not in "\n\t") or code == 0x7F:

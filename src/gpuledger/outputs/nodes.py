@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, TypeVar
 
+from gpuledger.host.documents import NotYaml, check, text_of, trouble_of
 from gpuledger.model.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -182,28 +182,17 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
 
     try:
         # BaseLoader: no text is taken for a number, a date or a boolean.
-        node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        node = yaml.compose(text_of(file), Loader=yaml.BaseLoader)
+        check(node)
     except OSError as error:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} is not YAML: it is not UTF-8") from None
+    except NotYaml as error:
+        raise UsageError(f"{file} is not YAML: {error}") from None
     except yaml.YAMLError as error:
         raise UsageError(f"{file} is not YAML: {trouble_of(error)}") from None
     except RecursionError:
         raise UsageError(f"{file} is nested too deeply for a {what}") from None
+    except (ValueError, OverflowError):
+        # PyYAML turns \U0FFFFFFF into a character, or tries to.
+        raise UsageError(f"{file} is not YAML: it has an escape of no character") from None
     return Node(node, file)
-
-
-def trouble_of(error: yaml.YAMLError) -> str:
-    """What the matter is with a text, and where, without a word of it: the error's own text quotes the line,
-    and what was taken for an alias or a tag, which may be a password.
-    """
-    mark = getattr(error, "problem_mark", None)
-    where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    context = getattr(error, "context", None)
-    said = getattr(error, "problem", None) or context or "it has unusual characters"
-    if context and said.startswith("but "):
-        # The second half of a sentence.
-        said = f"{context}, {said}"
-    # Single signs and the names of tokens, as '<scalar>', are no secrets.
-    return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "'...'", said) + where

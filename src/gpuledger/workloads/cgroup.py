@@ -12,6 +12,10 @@ from gpuledger.workloads.forms import FORMS, Form
 _COMPILED = tuple((form, form.compiled()) for form in FORMS)
 
 _SEPARATOR = re.compile("[/:]")
+# PATH_MAX; and far more than the parts that any system nests. Owners stand at the beginning, and who may make
+# cgroups of his own must not make the tick read them for long.
+_LONGEST = 4096
+_MOST_PARTS = 128
 
 # When the lines of one process name several owners, the first of these kinds is its owner.
 KINDS = ("pod", "slurm", "job", "container", "unit", "user", "unknown")
@@ -57,13 +61,15 @@ def _paths(text: str) -> Iterator[str]:
         # hierarchy:controllers:path; the path itself may hold colons.
         parts = line.split(":", 2)
         if len(parts) == 3 and parts[2].startswith("/"):
-            yield parts[2].removesuffix(" (deleted)")
+            yield parts[2].removesuffix(" (deleted)")[:_LONGEST]
 
 
 def _read_path(path: str) -> CgroupOwner:
     walk = _Walk()
     at = 1
-    while at < len(path):
+    for _ in range(_MOST_PARTS):
+        if at >= len(path):
+            break
         for form, pattern in _COMPILED:
             if match := pattern.match(path, at):
                 walk.enter(form, match)

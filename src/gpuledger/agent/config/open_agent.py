@@ -198,8 +198,11 @@ class _Endpoint:
         """What the endpoint of a PodMonitor or ServiceMonitor target is."""
         if not self._keys["address"].absent:
             raise self._keys["address"].wrong(f"is for {STATIC}; the cluster knows it: a port is enough")
+        port = self._keys["port"]
+        if port.text().isdigit():
+            port.parsed(integer(1, 65535), 0)
         return EndpointSettings(
-            self._keys["port"].text(),
+            port.text(),
             self._scheme,
             self._path,
             self._params,

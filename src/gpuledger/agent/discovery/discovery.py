@@ -13,18 +13,22 @@ from gpuledger.agent.discovery.meta import ANNOTATIONS, NODE, POD
 from gpuledger.agent.discovery.report import SelectionReport
 from gpuledger.agent.discovery.selection import POD_MONITOR, Selection
 from gpuledger.agent.discovery.sharding import Shard
+from gpuledger.agent.discovery.share import Share, Split
 from gpuledger.agent.kubernetes.objects import PlainObject, ScaleObject
 from gpuledger.agent.kubernetes.selectors import Selector
 from gpuledger.agent.kubernetes.watch import Object, ObjectWatch, Wanted, all_of
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.model.page import MapHealth
 from gpuledger.model.source import Clock
+from gpuledger.workloads.maps import is_tried
 from gpuledger.workloads.pods.access import Access
 
 log = logging.getLogger("gpuledger.agent")
 
 # Changes come in bursts, and a second is soon enough.
 _GATHER_SECONDS: Final = 0.25
+# In which a change in the cluster arrives everywhere.
+_ARRIVAL_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Discovery:
     shards'. Without `access` nothing is found, and there is only the sharing out.
 
     With a `scale` the number of shards is that of its replicas; until that is known nothing is scraped,
-    since another may be scraping it.
+    since another may be scraping it. `arrival_seconds` are given to the others to hear that this agent ends.
     """
 
     def __init__(
@@ -52,12 +56,14 @@ class Discovery:
         scale: Scale | None = None,
         shard: Shard | None = None,
         watch_seconds: float = 300.0,
+        arrival_seconds: float = _ARRIVAL_SECONDS,
     ) -> None:
         self._access = access
         self._clock = clock
         self._watch_seconds = watch_seconds
         self._scale = scale
-        self.shard = shard or (None if scale else Shard())
+        self._share = Share(shard or (None if scale else Shard()))
+        self._arrival_seconds = arrival_seconds
         self._finders: list[Finder] = []
         self._watches: dict[Wanted, ObjectWatch] = {}
         self._last: dict[str, list[Target]] = {}
@@ -66,22 +72,34 @@ class Discovery:
         self.others: tuple[Target, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathering: asyncio.TimerHandle | None = None
+        self._handing_over: asyncio.TimerHandle | None = None
+        self._until: float | None = None
+        self._looked = False
         self._changed: Callable[[], None] = lambda: None
 
     def start(self, changed: Callable[[], None]) -> None:
         """Begin, in the running loop."""
         self._loop = asyncio.get_running_loop()
         self._changed = changed
-        self._keep_watches()
+        self._look()
 
     def stop(self) -> None:
         """End all watches."""
-        if self._gathering is not None:
-            self._gathering.cancel()
+        for timer in (self._gathering, self._handing_over):
+            if timer is not None:
+                timer.cancel()
         loop, self._loop = self._loop, None
         for watch in self._watches.values():
             watch.stop(patience=0.0 if loop else 2.0)
         self._watches.clear()
+
+    async def leave(self) -> None:
+        """Go on while whoever takes the targets over may not have heard of it: a StatefulSet that shrinks
+        ends a pod at once.
+        """
+        shard = self._share.shard
+        if self._scale is not None and shard is not None and (shard.count > 1 or shard.index):
+            await asyncio.sleep(self._arrival_seconds)
 
     def become(self, selections: Sequence[Selection]) -> None:
         """Look for these from now on."""
@@ -97,6 +115,23 @@ class Discovery:
             self._look()
 
     @property
+    def shard(self) -> Shard | None:
+        """This agent's share; None while it is not known."""
+        return self._share.shard
+
+    @property
+    def former(self) -> tuple[Shard, ...]:
+        """Shares that it goes on with until others have taken them over."""
+        return self._share.former
+
+    def split(self, targets: Iterable[Target]) -> Split:
+        """Whose each target is now. `changed` is called when one of them goes over to another."""
+        found = self._share.split(targets, self._clock.elapsed())
+        if found.until is not None:
+            self._until = found.until if self._until is None else min(self._until, found.until)
+        return found
+
+    @property
     def health(self) -> tuple[MapHealth, ...]:
         """How each watch stands."""
         return tuple(watch.health for watch in self._watches.values())
@@ -108,6 +143,11 @@ class Discovery:
             return ""
         name = f"{self._scale.namespace}/{self._scale.name}"
         return f"how many share the work is not known: the StatefulSet {name} was not found or cannot be read"
+
+    @property
+    def unready(self) -> str:
+        """What was not tried yet; empty once every target that can be known is scraped."""
+        return self.waiting or ("" if self._looked else "the cluster was not listed yet")
 
     @property
     def dropped(self) -> int:
@@ -132,20 +172,33 @@ class Discovery:
             self._gathering = None
         self._keep_watches()
         self._count_shards()
+        self._looked = all(is_tried(watch.health) for watch in self._watches.values())
+        self._until = None
         reports: list[SelectionReport] = []
         mine: list[Target] = []
         others: list[Target] = []
         for finder in self._finders if self._access is not None else ():
             found, report = self._find(finder)
-            if self.shard is not None:
-                own = [target for target in found if self.shard.has(target)]
-                report.count("scraped", len(own))
-                mine += own
-                others += [target for target in found if not self.shard.has(target)]
+            shared = self.split(found)
+            report.count("scraped", len(shared.mine))
+            mine += shared.mine
+            others += shared.others
             reports.append(report)
         self.reports = tuple(reports)
         self.targets, self.others = tuple(mine), tuple(others)
         self._changed()
+        self._hand_over_later()
+
+    def _hand_over_later(self) -> None:
+        """Look again when the first target goes over that is kept for a moment only."""
+        if self._handing_over is not None:
+            self._handing_over.cancel()
+            self._handing_over = None
+        if self._until is None:
+            self._share.forget()
+        elif self._loop is not None:
+            left = max(0.0, self._until - self._clock.elapsed())
+            self._handing_over = self._loop.call_later(left, self._look)
 
     def _find(self, finder: Finder) -> tuple[list[Target], SelectionReport]:
         selection = finder.selection
@@ -154,7 +207,14 @@ class Discovery:
             # What cannot be asked anew stays as it was.
             report = SelectionReport(selection.name, selection.kind, trouble=trouble)
             return self._last.get(selection.name, []), report
-        found, report = finder.find(cluster)
+        try:
+            found, report = finder.find(cluster)
+        except Exception:
+            # A defect met on one object must not keep other selections from what they find.
+            log.exception("the targets of %s could not be found", selection.name)
+            internal = "internal error; the log of gpuledger agent has the reason"
+            report = SelectionReport(selection.name, selection.kind, trouble=internal)
+            return self._last.get(selection.name, []), report
         report.trouble = trouble
         self._last[selection.name] = found
         return found, report
@@ -253,7 +313,7 @@ class Discovery:
                 shard = Shard(self._scale.ordinal, max(1, found.replicas))
                 if shard != self.shard:
                     log.info("this is shard %s", shard)
-                self.shard = shard
+                self._share.become(shard, settled=found.settled, now=self._clock.elapsed())
 
 
 def _resources(selection: Selection) -> list[str]:

@@ -186,7 +186,20 @@ class Finder:
             labels["node"] = place.node
             if (node := cluster.nodes.get(place.node)) is not None:
                 labels |= node_labels(node)
-        return target_of(selection.name, labels, endpoint.params, selection.rules, endpoint.settings)
+        target = target_of(selection.name, labels, endpoint.params, selection.rules, endpoint.settings)
+        wrong = next((name for name, value in target.labels if not _is_text(value)), "") if target else ""
+        if wrong:
+            raise ValueError(f"the label {wrong} would not be UTF-8")
+        return target
+
+
+def _is_text(value: str) -> bool:
+    """JSON can say half of a character, which no label can."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
@@ -197,7 +210,7 @@ def _missing_service_port(service: ServiceObject, endpoint: EndpointSettings) ->
     if service_ports(service, endpoint):
         return f"has no address behind its port {endpoint.port or 'at all'}"
     names = ", ".join(port.name or str(port.number) for port in service.ports)
-    return f"has no port {endpoint.port} (it has {names or 'none'})"
+    return f"has no port {endpoint.port or 'at all'} (it has {names or 'none'})"
 
 
 def _by_service(slices: Iterable[Object]) -> dict[str, list[SliceObject]]:

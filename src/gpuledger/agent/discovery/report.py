@@ -8,6 +8,8 @@ from typing import Final
 
 # In the order in which they are taken: an object that fails at one is not looked at in the next.
 STEPS: Final = ("namespace", "labels", "running", "port", "relabelling", "scraped")
+# Those that follow are every target's own: its endpoint gives a page, and the page can be taken.
+SCRAPE_STEPS: Final = ("endpoint", "scrape")
 # Reasons that are remembered of one selection; the numbers are of all.
 _MOST_REASONS: Final = 50
 

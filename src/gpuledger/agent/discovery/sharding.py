@@ -23,13 +23,13 @@ class Shard:
 
     def has(self, target: Target) -> bool:
         """Whether this agent is to scrape the target."""
-        return (self.count == 1 and not self.index) or self.index == hashmod(address_of(target), self.count)
+        return (self.count == 1 and not self.index) or self.index == hashmod(_address(target), self.count)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
 
-def address_of(target: Target) -> str:
+def _address(target: Target) -> str:
     """`__address__` as it is after relabelling: pages of one exporter stay together."""
     return urlsplit(target.url).netloc
 

@@ -12,10 +12,11 @@ from gpuledger.agent.discovery.meta import META, NODE, PORT_NAME, PORT_NUMBER, P
 from gpuledger.agent.discovery.places import RUNNING
 from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.discovery.sharding import Shard
+from gpuledger.agent.engine.access import login_config, tls_config
+from gpuledger.agent.engine.receivers import receiver_config
 from gpuledger.agent.relabel.rule import Relabelling, Rule
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.model.errors import UsageError
-from gpuledger.outputs.remote_write.settings import ClientTls, Login, ReceiverSettings, Secret
 from gpuledger.workloads.pods.access import Access
 
 Yaml = dict[str, Any]
@@ -25,8 +26,8 @@ _SLICE: Final = f"{META}endpointslice_"
 def prometheus_config(
     config: AgentConfig, written: Mapping[str, Any], access: Access | None, shard: Shard
 ) -> Yaml:
-    """A configuration for Prometheus 2.42 and newer. `written` is our own file as YAML has it: what it says
-    of receivers and external labels is in Prometheus's words already.
+    """A configuration for Prometheus 2.42 and newer. `written` is our own file as YAML has it: much of what
+    it says of receivers and external labels is in Prometheus's words already.
 
     Raises UsageError for what Prometheus has no words for, and for secrets, which are not repeated.
     """
@@ -36,23 +37,14 @@ def prometheus_config(
             jobs.append(_selected(selection, endpoint, number, access, shard))
     external = (written.get("global") or {}).get("external_labels") or {}
     receivers = [
-        _receiver(one, settings)
-        for one, settings in zip(written["remote_write"], config.receivers, strict=True)
+        receiver_config(one, told)
+        for one, told in zip(config.receivers, written["remote_write"], strict=True)
     ]
     return {
         **({"global": {"external_labels": external}} if external else {}),
         "scrape_configs": jobs,
         "remote_write": receivers,
     }
-
-
-def _receiver(written: Mapping[str, Any], settings: ReceiverSettings) -> Yaml:
-    found = {key: value for key, value in written.items() if key != "queue"}
-    basic = found.get("basic_auth") or {}
-    if "username_file" in basic and settings.login is not None:
-        others = {key: value for key, value in basic.items() if key != "username_file"}
-        found["basic_auth"] = {"username": _username(settings.login, "basic_auth"), **others}
-    return found
 
 
 def _static(target: Target, number: int, shard: Shard) -> Yaml:
@@ -177,8 +169,8 @@ def _scraping(endpoint: EndpointSettings) -> Yaml:
         "honor_timestamps": settings.honor_timestamps,
         **_limits(settings),
         **({} if settings.follow_redirects else {"follow_redirects": False}),
-        **_tls(settings.tls),
-        **_login(settings.login),
+        **tls_config(settings.tls),
+        **login_config(settings.login),
         **_rules("metric_relabel_configs", settings.relabelling.rules),
     }
 
@@ -193,59 +185,6 @@ def _limits(settings: ScrapeSettings) -> Yaml:
         "label_value_length_limit": limits.value_length,
     }
     return {name: limit for name, limit in found.items() if limit}
-
-
-def _tls(tls: ClientTls) -> Yaml:
-    found: Yaml = {
-        "ca_file": _file(tls.ca, "tlsConfig"),
-        "cert_file": _file(tls.certificate, "tlsConfig"),
-        "key_file": _file(tls.key, "tlsConfig"),
-        "server_name": tls.server_name,
-        "insecure_skip_verify": not tls.verify,
-    }
-    found = {name: value for name, value in found.items() if value}
-    return {"tls_config": found} if found else {}
-
-
-def _login(login: Login | None) -> Yaml:
-    if login is None:
-        return {}
-    if login.scheme == "Basic":
-        return {
-            "basic_auth": {
-                "username": _username(login, "basicAuth"),
-                "password_file": _file(login.credentials, "basicAuth"),
-            }
-        }
-    return {
-        "authorization": {
-            "type": login.scheme,
-            "credentials_file": _file(login.credentials, "authorization"),
-        }
-    }
-
-
-def _username(login: Login, what: str) -> str:
-    """As text, which a password never is: Prometheus 2.42 knows no file for it."""
-    alone = f"{what}: Prometheus takes a username from its configuration alone"
-    if login.user.held is not None:
-        raise UsageError(f"{alone}; give username")
-    if login.user.file is None:
-        return login.user.text
-    try:
-        return login.user.file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        raise UsageError(f"{alone}, and {login.user.file} cannot be read; give username") from None
-
-
-def _file(secret: Secret, what: str) -> str:
-    if secret.absent:
-        return ""
-    if secret.held is not None:
-        raise UsageError(f"{what}: {secret.held.name} is not a file; mount it where Prometheus will run")
-    if secret.file is None:
-        raise UsageError(f"{what}: secrets are not printed; give the file in which Prometheus will find it")
-    return str(secret.file)
 
 
 def _api_server(access: Access) -> Yaml:

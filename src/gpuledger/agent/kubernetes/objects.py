@@ -146,10 +146,11 @@ class SecretObject:
 
 @dataclass(frozen=True, slots=True)
 class ScaleObject:
-    """apps/v1 StatefulSet: how many replicas it is to have."""
+    """apps/v1 StatefulSet: how many replicas it is to have, and whether so many are there and ready."""
 
     meta: Meta
     replicas: int
+    settled: bool
 
 
 def read_meta(told: object, *, annotations: bool = False) -> Meta | None:
@@ -246,8 +247,16 @@ def read_secret(told: object, meta: Meta) -> SecretObject:
 
 def read_scale(told: object, meta: Meta) -> ScaleObject:
     """A StatefulSet out of the API's JSON."""
-    replicas = mapping(told, "spec").get("replicas", 1)
-    return ScaleObject(meta, replicas if isinstance(replicas, int) else 1)
+    status = mapping(told, "status")
+    replicas = _whole(mapping(told, "spec"), "replicas", 1)
+    # What the status says may be about the number of before.
+    current = _whole(status, "observedGeneration", 0) >= _whole(mapping(told, "metadata"), "generation", 0)
+    return ScaleObject(meta, replicas, current and _whole(status, "readyReplicas", 0) >= replicas)
+
+
+def _whole(told: Mapping[str, Any], key: str, otherwise: int) -> int:
+    value = told.get(key, otherwise)
+    return value if isinstance(value, int) else otherwise
 
 
 def read_plain(_: object, meta: Meta) -> PlainObject:

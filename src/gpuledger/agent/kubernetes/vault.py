@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from gpuledger.agent.kubernetes.objects import SecretObject
 from gpuledger.agent.kubernetes.watch import ObjectWatch, Wanted
@@ -20,7 +22,20 @@ class Vault:
         self._clock = clock
         self._watches: dict[str, ObjectWatch] = {}
         self._kept: dict[tuple[str, str], Secret] = {}
+        self._asked: set[str] = set()
         self.namespace = namespace
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is named within is watched from then on, and nothing else; if it raises, what was before."""
+        before = set(self._watches)
+        self._asked = set()
+        try:
+            yield
+        except BaseException:
+            self._watch_only(before)
+            raise
+        self._watch_only(self._asked)
 
     def secret(self, name: str, key: str) -> Secret:
         """The text below a key of a Secret, as it is whenever it is used. Raises GpuledgerError."""
@@ -29,6 +44,7 @@ class Vault:
                 "names a Secret of a cluster, and there is no cluster, or no namespace of this agent, to "
                 "look in; mount it and give its file, or give --kubernetes-api and --namespace"
             )
+        self._asked.add(name)
         if name not in self._watches:
             wanted = Wanted("secrets", self.namespace, name)
             self._watches[name] = watch = ObjectWatch(self._access, wanted, _nothing, clock=self._clock)
@@ -37,8 +53,12 @@ class Vault:
 
     def stop(self) -> None:
         """End all watches."""
-        for watch in self._watches.values():
-            watch.stop(patience=0.0)
+        self._watch_only(())
+
+    def _watch_only(self, names: Collection[str]) -> None:
+        for name in set(self._watches) - set(names):
+            self._watches.pop(name).stop(patience=0.0)
+        self._kept = {key: secret for key, secret in self._kept.items() if key[0] in self._watches}
 
 
 class KeyOfSecret:

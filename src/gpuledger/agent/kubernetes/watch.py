@@ -148,9 +148,9 @@ class ObjectWatch(ListWatch[Object]):
         self._told()
 
     def _failed(self, error: str) -> None:
-        well = self._health.success
+        before = self._health.error
         super()._failed(error)
-        if well:
+        if self._health.error != before:
             self._told()
 
 

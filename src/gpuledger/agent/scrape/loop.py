@@ -129,9 +129,10 @@ class TargetLoop:
         """One scrape, told at that timestamp."""
         began = self._clock.elapsed()
         self.state.last_scrape = milliseconds / 1000
-        samples, reason, error, size = Samples(), "", "", 0
+        samples, reason, error, size, answered = Samples(), "", "", 0, False
         try:
             answer = await self._client.fetch()
+            answered = True
             body = answer.page(self._request.body_limit)
             size = len(body)
             samples = self._pages.take(
@@ -153,6 +154,7 @@ class TargetLoop:
         if reason:
             samples.entries = self._pages.end()
         seconds = self._clock.elapsed() - began
+        self.state.answered = answered
         self._note(samples, reason, error, size, seconds)
         report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
         ending, self._ending = self._ending, []

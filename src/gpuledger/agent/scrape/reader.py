@@ -105,6 +105,9 @@ class Reader:
         Raises Clash where `careful` must decide, and BadLine.
         """
         rest = self._known.lines
+        if self._known.clashes and list(rest) != lines:
+            # Which line of a series counts is known of these lines in this order alone.
+            raise Clash
         entries: list[Entry | None] = list(map(rest.pop, lines, repeat(None)))
         ended: Lines = {
             line.rpartition(b" ")[0]: entry for line, entry in rest.items() if entry is not COMMENT
@@ -135,8 +138,10 @@ class Reader:
         now = Known(dict(zip(lines, cast("list[Entry]", entries), strict=True)), self._odd, live=True)
         for line in odd_lines:
             now.lines.pop(line, None)
+        now.clashes = self._known.clashes
         sent = self._count(entries)
-        self._refuse_clashes(sent, bool(ended), now)
+        if (self._added or self._odd) and not _distinct(sent):
+            raise Clash
         samples = Samples(self.counts, sent, self._timed)
         self._end(samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry])
         return samples, now
@@ -225,14 +230,6 @@ class Reader:
             for line in odd_lines:
                 told.pop(line, None)
             self.partial = Known(told, self._odd)
-
-    def _refuse_clashes(self, sent: list[bytes], some_ended: bool, now: Known) -> None:
-        if self._known.clashes:
-            if self._added or some_ended:
-                raise Clash
-            now.clashes = True
-        if (self._added or self._odd) and not _distinct(sent):
-            raise Clash
 
     def _end(self, samples: Samples, ended: list[bytes]) -> None:
         """Mark what is no longer told."""

@@ -9,10 +9,11 @@ from gpuledger.agent.scrape.reader import Counts
 
 @dataclass(slots=True)
 class TargetState:
-    """One target as it was scraped last; changed in place by its loop. `up` None: not scraped yet. Times are
-    unix seconds.
+    """One target as it was scraped last; changed in place by its loop. `answered`: its endpoint gave a page,
+    which `up` says could be taken; None: not scraped yet. Times are unix seconds.
     """
 
+    answered: bool | None = None
     up: bool | None = None
     error: str = ""
     last_scrape: float | None = None

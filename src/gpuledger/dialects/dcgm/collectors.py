@@ -16,8 +16,11 @@ from gpuledger.dialects.dcgm.field import PREFIX, Field, Schema
 from gpuledger.dialects.dcgm.names import BY_ID, BY_NAME, OLDEST, UNTOLD
 from gpuledger.dialects.dcgm.scales import Scale
 from gpuledger.model.errors import UsageError
+from gpuledger.model.text import clean_name
 
 _TYPES: Final = ("label", "gauge", "counter")
+# Those of dcgm-exporter have a line; a page carries them at every scrape.
+_LONGEST_HELP: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ class _Reader:
     def _column(self, cells: list[str]) -> Column:
         if len(cells) < 2:
             raise ValueError("FIELD, TYPE, HELP is wanted")
-        name, kind, text = cells[0], cells[1].lower(), ", ".join(cells[2:])
+        name, kind = cells[0], cells[1].lower()
+        text = clean_name(", ".join(cells[2:]), _LONGEST_HELP)
         field = _find(name)
         if kind not in _TYPES:
             raise ValueError(f"the type '{cells[1]}' is none of {', '.join(_TYPES)}")

@@ -19,6 +19,8 @@ from zlib import crc32
 
 _MAGIC: Final = b"gLp1"
 _HALF: Final = 64 << 10
+# The place that the segment after the last possible one would begin at.
+_NOWHERE: Final = 1 << 63
 # What a half holds before its rows.
 _HEAD_BYTES: Final = 24
 
@@ -89,4 +91,5 @@ def _rows_in(half: bytes) -> tuple[int, tuple[Row, ...]] | None:
             at += 4 + 8 * size
     except error:
         return None
-    return turn, tuple(row for row in rows if row)
+    # A checksum does not make a place of what no segment can have.
+    return turn, tuple(row for row in rows if row and max(row) < _NOWHERE)

@@ -25,6 +25,8 @@ from gpuledger.outputs.remote_write.record import (
 
 _NAME: Final = re.compile(r"(\d{12})\.blocks")
 _OFFSET_BITS: Final = 40
+# No queue comes to so many segments; a place in them still is a number of 64 bits.
+_MOST: Final = 1 << 23
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 
 
@@ -74,7 +76,7 @@ class Segments:
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        found = sorted((int(match[1]), path) for match, path in matches if match)
+        found = sorted((int(match[1]), path) for match, path in matches if match and int(match[1]) < _MOST)
         self._next_number = max([used, *(number for number, _ in found)]) + 1
         for number, file in found:
             segment = self._opened(number, file)

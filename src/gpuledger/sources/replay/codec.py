@@ -101,7 +101,7 @@ class _Scalar:
 
     def decode(self, raw: Json, _table: ReadTable) -> Any:
         if type(raw) not in self._kinds:
-            raise ValueError(f"{raw!r} is no {self._kinds[0].__name__}")
+            raise ValueError(f"a {type(raw).__name__} is no {self._kinds[0].__name__}")
         return raw
 
 

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from json import dumps, loads
+from math import inf
 from pathlib import Path
 from typing import IO, Any, Final, cast
 from zlib import error as ZlibError  # noqa: N812  (the module calls its exception `error`)
 
 from gpuledger.model.errors import UsageError
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.sources.replay.admitted import admitted, check_time, no_number
 from gpuledger.sources.replay.codec import ReadTable, WriteTable, layout_of, record_of
 
 log = logging.getLogger("gpuledger.replay")
@@ -21,6 +23,8 @@ FORMAT: Final = "gpuledger-recording"
 VERSION: Final = 1
 _GZIP: Final = b"\x1f\x8b"
 _LONGEST_HEADER: Final = 1 << 20
+# A tick of sixteen GPUs with thousands of processes has some MiB.
+_LONGEST_LINE: Final = 64 << 20
 # What json, gzip and the codec raise for bytes that are not what was written.
 _DAMAGE: Final = (
     ValueError,
@@ -128,13 +132,16 @@ class Reader:
     def __iter__(self) -> Iterator[Entry]:
         """Whole lines only: a last line that was cut off ends the recording, with a warning."""
         line = b""
+        before = -inf
         while True:
             try:
-                line = self._stream.readline()
+                line = self._stream.readline(_LONGEST_LINE)
                 if not line:
                     return
                 self._number += 1
                 entry = self._entry(line)
+                check_time(entry.unix, entry.elapsed, before)
+                before = entry.elapsed
             except _DAMAGE as error:
                 what = "cut off" if isinstance(error, EOFError) or not line.endswith(b"\n") else "damaged"
                 log.warning(
@@ -148,12 +155,13 @@ class Reader:
         self._stream.close()
 
     def _entry(self, line: bytes) -> Entry:
-        content = loads(line)
+        content = loads(line, parse_constant=no_number)
         for entry in content.get("new", ()):
             self._table.add(entry)
         if "outage" in content:
             return cast("Outage", record_of(Outage).decode(content["outage"], self._table))
-        return cast("Snapshot", record_of(Snapshot).decode(content["snapshot"], self._table))
+        snapshot = cast("Snapshot", record_of(Snapshot).decode(content["snapshot"], self._table))
+        return admitted(snapshot)
 
     def _layout(self) -> dict[str, list[str]]:
         wrong = UsageError(f"{self._path} is not a recording; make one with: gpuledger record FILE")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
+from gpuledger.host.documents import NotYaml, parsed, text_of
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.settings import boolean, integer, text
@@ -105,24 +106,20 @@ def load(name_or_path: str) -> Scenario:
     if not looks_like_file and not Path(name_or_path).exists():
         raise unknown("scenario", name_or_path, BUILTINS)
     try:
-        written = Path(name_or_path).read_text("utf-8")
+        written = text_of(Path(name_or_path))
     except OSError as error:
         raise UsageError(f"scenario {name_or_path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise UsageError(f"scenario {name_or_path} is not UTF-8 text; save it as UTF-8") from None
+    except NotYaml as error:
+        raise UsageError(f"scenario {name_or_path} is not YAML: {error}; save it as UTF-8 text") from None
     return parse(written, name_or_path)
 
 
 def parse(written: str, name: str) -> Scenario:
     """The Scenario in a YAML text; `name` stands in errors and in SourceInfo. Raises UsageError."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        value = yaml.load(written, Loader=loader)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise UsageError(f"scenario {name} is not YAML: {problem}") from None
+        value = parsed(written, quickly=True)
+    except NotYaml as error:
+        raise UsageError(f"scenario {name} is not YAML: {error}") from None
     try:
         scenario = _scenario(Table(value, "", _SCENARIO), name)
         check(scenario)
@@ -304,4 +301,7 @@ def _fault(value: object, path: str, gpus: int) -> FaultSpec:
 def _any_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise ValueError("a number is wanted")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a number below 1e308 is wanted") from None

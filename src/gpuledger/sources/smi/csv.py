@@ -6,7 +6,8 @@ between them is the one column of free text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from re import compile as pattern
 
@@ -93,12 +94,13 @@ def parse_query_apps(text: str) -> Apps:
 class _Columns:
     headers: tuple[str, ...]
     names: tuple[str, ...]
-    units: tuple[str, ...]
+    # By name; of one that is there twice, that of the first.
+    units: Mapping[str, str]
     twice: frozenset[str]
 
     def with_unit(self, name: str, cell: str) -> str:
         """The cell with the header's unit where it has none of its own (`nounits`)."""
-        unit = self.units[self.names.index(name)]
+        unit = self.units[name]
         return f"{cell} {unit}" if unit and _BARE_NUMBER.fullmatch(cell) else cell
 
 
@@ -115,8 +117,9 @@ def _columns(line: str) -> _Columns | None:
     titles = tuple(match[1] for match in matches)
     if _KNOWN.isdisjoint(titles):
         return None
-    twice = frozenset(title for title in titles if titles.count(title) > 1)
-    return _Columns(headers, titles, tuple(match[2] or "" for match in matches), twice)
+    twice = frozenset(title for title, times in Counter(titles).items() if times > 1)
+    units = {match[1]: match[2] or "" for match in reversed(matches)}
+    return _Columns(headers, titles, units, twice)
 
 
 def _rows(
@@ -166,7 +169,7 @@ def _plausible(cells: list[str], columns: _Columns) -> bool:
             return False
         if name == "pid" and not (why_absent(cell) or (cell.isascii() and cell.isdigit())):
             return False
-        if columns.units[columns.names.index(name)] and not _measure_like(cell):
+        if columns.units[name] and not _measure_like(cell):
             return False
     return True
 

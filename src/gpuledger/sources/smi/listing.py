@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from re import compile as pattern
 
 _GPU = pattern(r"GPU\s+([0-9]{1,5}):.*\(UUID:\s*([^\s()]+)\)\s*")
+# So long a line is nobody's, and takes the patterns long.
+_LONGEST = 1000
 _MIG = pattern(r"\s+MIG\s+(\S.*?)\s+Device\s+([0-9]{1,5}):\s*\(UUID:\s*(MIG-[^\s()]+)\)\s*")
 
 
@@ -22,7 +24,9 @@ def parse_listing(text: str) -> Listing:
     listing = Listing()
     gpu = ""
     for line in text.split("\n"):
-        if found := _GPU.fullmatch(line):
+        if len(line) > _LONGEST:
+            gpu = ""
+        elif found := _GPU.fullmatch(line):
             gpu = found[2]
             listing.indexes[gpu] = int(found[1])
         elif (found := _MIG.fullmatch(line)) and gpu:

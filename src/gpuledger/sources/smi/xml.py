@@ -20,6 +20,8 @@ _CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
 _FORBIDDEN = pattern("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LEAF = pattern(r"<([A-Za-z_][\w.-]*)>(.*)</\1>")
 _TAG = pattern(r"</?[A-Za-z_][\w.-]*(?: id=\"[^\"<>]*\")?\s*/?>")
+# nvidia-smi's own elements are five deep; a path that only grows is not worth its memory.
+_DEEPEST = 32
 _APART = ("mig_devices", "processes", "accounted_processes")
 
 
@@ -141,11 +143,12 @@ def _flatten(root: Element, apart: tuple[str, ...] = ()) -> tuple[dict[str, str]
 
 def _leaves(root: Element, apart: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     # A stack and not recursion: the depth is the document's choice.
-    waiting = [(child.tag, child) for child in reversed(root) if child.tag not in apart]
+    waiting = [(child.tag, child, 1) for child in reversed(root) if child.tag not in apart]
     while waiting:
-        path, element = waiting.pop()
+        path, element, depth = waiting.pop()
         if len(element):
-            waiting.extend((f"{path}/{child.tag}", child) for child in reversed(element))
+            if depth < _DEEPEST:
+                waiting.extend((f"{path}/{child.tag}", child, depth + 1) for child in reversed(element))
         else:
             yield path, (element.text or "").strip()
 

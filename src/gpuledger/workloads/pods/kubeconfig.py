@@ -6,6 +6,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
+from gpuledger.host.documents import NotYaml, parsed, text_of
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pods.access import Access, checked
 
@@ -42,13 +43,12 @@ def read_kubeconfig(file: Path) -> Access:
 
 
 def _content(file: Path) -> dict[str, Any]:
-    import yaml
-
     try:
-        content = yaml.safe_load(file.read_text("utf-8"))
+        content = parsed(text_of(file))
     except OSError as error:
         raise GpuledgerError(f"--kubeconfig: {file} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+    except NotYaml:
+        # Its own words may repeat a secret.
         raise GpuledgerError(f"--kubeconfig: {file} is not YAML") from None
     if not isinstance(content, dict):
         raise GpuledgerError(f"--kubeconfig: {file} is no kubeconfig")

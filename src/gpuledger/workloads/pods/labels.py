@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from gpuledger.model.text import clean_name
 from gpuledger.workloads.wildcards import is_wanted
 
+# A DNS name of 253, a slash, and 63.
+_LONGEST_NAME = 317
+
 
 class LabelAllowlist:
     """Exact names, and beginnings with a trailing `*`; `*` alone allows all."""
@@ -18,7 +21,7 @@ class LabelAllowlist:
         """The allowed ones of a pod's labels, sorted by name."""
         return tuple(
             sorted(
-                (name, clean_name(value))
+                (clean_name(name, _LONGEST_NAME), clean_name(value))
                 for name, value in labels.items()
                 if isinstance(value, str) and is_wanted(name, self._wanted)
             )

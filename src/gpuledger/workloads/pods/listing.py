@@ -95,8 +95,9 @@ class ListWatch(BesideTick, Generic[T]):
         except Refused as error:
             if error.gone:
                 return self._forgotten()
-            if error.status == 403:
-                # Who may list and not watch is still told the truth, if late.
+            if error.status in (403, 404):
+                # Who may list and not watch is still told the truth, if late; and an API that is no longer
+                # there may have gone to another place.
                 self._version = ""
             return max(self._fail(str(error)), error.retry_after)
         except (NotJson, WatchFailed) as error:

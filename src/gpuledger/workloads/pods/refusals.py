@@ -82,7 +82,7 @@ def _missing_rule(path: str, message: str) -> str:
 def _message(body: bytes) -> str:
     try:
         told = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     message = told.get("message") if isinstance(told, dict) else None
     return clean_name(message.replace("\n", " "), 400) if isinstance(message, str) else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +24,16 @@ USUAL: Final = (
     Path("/usr/local/etc/gres.conf"),
 )
 
-_WORD: Final = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')
+_WORD: Final = re.compile(r'\b(\w++)\s*+=\s*("[^"]*"|\S+)')
 _BRACKETS: Final = re.compile(r"([^\[\]]*)\[([^\[\]]*)\](.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _DEEPEST = 8
 # A range that is longer is a mistake, and would be ours to store.
 _LONGEST_RANGE = 4096
+# So are several ranges in one name, each of them multiplied by the next.
+_MOST_NAMES = 65_536
+# No list of devices or nodes is so long, and no name.
+_LONGEST_LIST, _LONGEST_NAME = 8192, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ def numbering(lines: Iterable[dict[str, str]], node: str) -> Numbering:
 
 def expand(text: str) -> list[str]:
     """Slurm's lists: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
-    return [name for part in _parts(text) for name in _expand(part, _DEEPEST)]
+    names = (name for part in _parts(text[:_LONGEST_LIST]) for name in _expand(part, _DEEPEST))
+    return [name for name in islice(names, _MOST_NAMES) if len(name) <= _LONGEST_NAME]
 
 
 def _files(line: dict[str, str]) -> Iterator[tuple[str, ...]]:

@@ -116,4 +116,6 @@ def _series(labels: Labels) -> frozenset[tuple[str, str]]:
 
 def _window(last: float, least: float, told: Mapping[str, float | None]) -> Window:
     resets, highest, increase, samples, wider, more = (told.get(word) or 0.0 for word in AFTER_A_FALL)
+    # One query after the other is answered, and samples arrive between them.
+    least, highest, wider = min(least, last), max(highest, last if resets else 0.0), max(wider, increase)
     return Window(last, least, int(resets), highest, increase, int(samples), wider, int(more))

@@ -1,0 +1,204 @@
+"""How soon a change in a cluster is a target, and what a large cluster costs, on a real API server.
+
+    sudo python benchmarks/discovery.py [--pods 5000] [--changes 50] [--write docs/agent-discovery.md]
+
+It needs what `make e2e` needs. Each change is a pod that gets its address: measured is the time from the
+API server's answer, when etcd has it, until the agent's page has the target, asked for every hundredth of a
+second. Memory is the agent's own, without pods and with those of a large cluster, of which one in a hundred
+is an exporter. `--write` puts the table into a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from tables import write_between
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+
+from cluster.agents import Agent, Everywhere, Objects, agents  # noqa: E402  (after the path is set)
+from cluster.control_plane import Client, ControlPlane, Json  # noqa: E402
+from running import wait_until  # noqa: E402
+
+MARKS = ("<!-- discovery: begin -->", "<!-- discovery: end -->")
+MIB = 1 << 20
+NAMESPACE = "bench"
+LABELS = {"app.kubernetes.io/name": "dcgm-exporter"}
+# What the pods of a usual cluster carry, which is what memory is about.
+_ENVIRONMENT = [{"name": f"SETTING_{number}", "value": "x" * 80} for number in range(20)]
+
+
+@dataclass
+class Figures:
+    """Seconds of each change, and MiB."""
+
+    seen: list[float]
+    empty: float
+    full: float
+    peak: float
+    whole: float
+    pods: int
+    listing: float
+
+
+@contextmanager
+def control_plane() -> Iterator[ControlPlane]:
+    """An API server with the agent's account."""
+    built = subprocess.run([ROOT / "tests/cluster/build.sh"], stdout=subprocess.PIPE, text=True, check=True)
+    with tempfile.TemporaryDirectory(prefix="gpuledger-bench-") as place:
+        folder, logs = Path(place) / "api", Path(place) / "logs"
+        folder.mkdir()
+        logs.mkdir()
+        plane = ControlPlane(Path(built.stdout.strip()), folder, logs)
+        try:
+            plane.start()
+            plane.create_namespace("gpuledger")
+            plane.admin.apply(ROOT / "deploy/agent-rbac.yaml")
+            yield plane
+        finally:
+            plane.stop()
+
+
+def usual_pod(number: int) -> Json:
+    """One of a large cluster: what an application's pod has."""
+    name = f"app-{number:05}"
+    labels = {"app": f"app-{number % 200}", "pod-template-hash": f"{number % 200:010x}", "team": "a"}
+    container = {"name": "main", "image": f"registry.example/team/app:{number % 200}", "env": _ENVIRONMENT}
+    return {
+        "metadata": {"name": name, "labels": LABELS if number % 100 == 0 else labels},
+        "spec": {
+            "nodeName": f"node-{number % 500}",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "containers": [{**container, "ports": [{"name": "metrics", "containerPort": 9400}]}],
+        },
+    }
+
+
+def fill(plane: ControlPlane, pods: int) -> None:
+    """Make the pods of a large cluster, running and with an address each."""
+
+    def make(numbers: range) -> None:
+        client = Client(plane.url, plane.ca_file, "admin-token")
+        path = f"api/v1/namespaces/{NAMESPACE}/pods"
+        for number in numbers:
+            made = usual_pod(number)
+            client.call("POST", path, made)
+            status = {"phase": "Running", "podIP": f"127.9.{number // 250}.{number % 250 + 1}"}
+            client.call("PATCH", f"{path}/{made['metadata']['name']}/status", {"status": status})
+        client.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(make, [range(start, pods, 4) for start in range(4)]))
+
+
+def resident(agent: Agent) -> float:
+    """MiB."""
+    return psutil.Process(agent.program.process.pid).memory_info().rss / MIB
+
+
+def peak(agent: Agent) -> float:
+    """The most that it ever took, MiB."""
+    status = Path(f"/proc/{agent.program.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+# Whose rules may read whatever is known of the pods behind services: all pods are kept then.
+READS_PODS = {
+    "targetName": "services",
+    "type": "ServiceMonitor",
+    "selector": {"matchLabels": {"app": "x"}},
+    "endpoints": [{"port": "metrics"}],
+    "relabelConfigs": [{"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"}],
+}
+
+
+def changes(objects: Objects, agent: Agent, number: int, port: int) -> Iterator[float]:
+    """Seconds from the moment at which the API server has the change to its target, one after the other."""
+    for turn in range(number):
+        name, ip = f"new-{turn}", f"127.8.0.{turn + 1}"
+        objects.pod(NAMESPACE, name, "", LABELS, ports={"metrics": port}, phase="Pending")
+        objects.status(NAMESPACE, name, phase="Running", podIP=ip, hostIP="10.0.0.1")
+        began = time.monotonic()
+        wait_until(lambda ip=ip: f"http://{ip}:{port}/" in agent.page(), ip)  # type: ignore[misc]
+        yield time.monotonic() - began
+
+
+def measure(pods: int, number: int) -> Figures:
+    """One run of all."""
+    everywhere = Everywhere()
+    with (
+        control_plane() as plane,
+        tempfile.TemporaryDirectory() as folder,
+        agents(plane, Path(folder)) as run,
+    ):
+        objects = Objects(plane.admin)
+        objects.namespace(NAMESPACE)
+        agent = run.start(run.file({}, everywhere.receiver))
+        wait_until(agent.is_ready, "the agent")
+        seen = list(changes(objects, agent, number, everywhere.port))
+        objects.forget_all()
+        wait_until(lambda: not agent.hosts(), "no targets")
+        agent.program.stop()
+        agent = run.start(run.file({"globalInterval": "1h"}, everywhere.receiver))
+        wait_until(agent.is_ready, "the agent")
+        empty = resident(agent)
+        agent.program.stop()
+        fill(plane, pods)
+        agent = run.start(run.file({"globalInterval": "1h"}, everywhere.receiver))
+        began = time.monotonic()
+        wait_until(lambda: len(agent.hosts()) == -(-pods // 100), "all targets", 120)
+        listed = time.monotonic() - began
+        full, most = resident(agent), peak(agent)
+        agent.program.stop()
+        both = {"globalInterval": "1h", "autoTargets": True, "targets": [READS_PODS]}
+        agent = run.start(run.file(both, everywhere.receiver))
+        wait_until(lambda: len(agent.hosts()) == -(-pods // 100), "all targets", 120)
+        whole = resident(agent)
+        agent.program.stop()
+    everywhere.close()
+    return Figures(seen, empty, full, most, whole, pods, listed)
+
+
+def table(found: Figures) -> Iterator[str]:
+    """Its lines, as Markdown."""
+    number = len(found.seen)
+    yield "| what | figure |"
+    yield "|---|---|"
+    yield f"| a pod's change until it is a target, median of {number} | {median(found.seen):.2f} s |"
+    yield f"| the slowest of them | {max(found.seen):.2f} s |"
+    yield f"| resident memory without pods | {found.empty:.1f} MiB |"
+    yield f"| with {found.pods:,} pods, one in a hundred an exporter | {found.full:.1f} MiB |"
+    yield f"| the most of it, while they are listed | {found.peak:.1f} MiB |"
+    yield f"| with a ServiceMonitor whose rules read labels of pods | {found.whole:.1f} MiB |"
+    yield f"| from the start until their {-(-found.pods // 100)} targets are there | {found.listing:.1f} s |"
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--pods", type=int, default=5000, help="how many a large cluster has")
+    asked.add_argument("--changes", type=int, default=50, help="how many are waited for, one by one")
+    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    given = asked.parse_args()
+    lines = list(table(measure(given.pods, given.changes)))
+    print("\n".join(lines))
+    if given.write:
+        write_between(given.write, MARKS, lines)
+
+
+if __name__ == "__main__":
+    main()

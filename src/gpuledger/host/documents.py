@@ -1,0 +1,110 @@
+"""YAML that somebody wrote, taken as it is or refused in one line: never another exception, never a hang."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import yaml
+
+# Some thousand pods with all that can be said of them; what is longer is no document for people.
+_LONGEST: Final = 8 * 1024 * 1024
+# Values that a document may have once every alias is followed: nine lines can say a billion.
+_MOST_VALUES: Final = 200_000
+# No YAML may hold these; an escape in quotes makes them all the same, and no path or label can have one.
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+
+
+class NotYaml(ValueError):
+    """The text is no YAML, or none that can be taken; the one line says why."""
+
+
+def text_of(file: Path) -> str:
+    """What a file says. Raises OSError, and NotYaml for one that is too long or not UTF-8."""
+    with file.open("rb") as opened:
+        content = opened.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise NotYaml(f"it is larger than {_LONGEST >> 20} MiB")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise NotYaml("it is not UTF-8") from None
+
+
+def parsed(text: str, *, quickly: bool = False) -> Any:
+    """The value of the one document in a YAML text, None of an empty one; raises NotYaml.
+
+    Aliases are followed; what would be beyond all bounds with them is refused before it is built. `quickly`
+    is by libyaml where it is there, which takes some memory more.
+    """
+    import yaml
+
+    loader = (quickly and getattr(yaml, "CSafeLoader", None)) or yaml.SafeLoader
+    try:
+        reader = loader(text)
+        try:
+            node = reader.get_single_node()
+            check(node)
+            return None if node is None else reader.construct_document(node)
+        finally:
+            reader.dispose()
+    except NotYaml:
+        raise
+    except yaml.YAMLError as error:
+        raise NotYaml(trouble_of(error)) from None
+    except RecursionError:
+        raise NotYaml("it is nested too deeply") from None
+    except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
+        # What PyYAML's constructors raise for the 13th month, for `!!int abc`, for a number of 5000 digits.
+        why = str(error) if type(error) is ValueError else "a value does not fit its type"
+        raise NotYaml(why) from None
+
+
+def trouble_of(error: yaml.YAMLError) -> str:
+    """What the matter is with a text, and where, without a word of it: the error's own text quotes the line,
+    and what was taken for an alias or a tag, which may be a password.
+    """
+    mark = getattr(error, "problem_mark", None)
+    where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    context = getattr(error, "context", None)
+    said = getattr(error, "problem", None) or context or "it has unusual characters"
+    if context and said.startswith("but "):
+        # The second half of a sentence.
+        said = f"{context}, {said}"
+    # Single signs and the names of tokens, as '<scalar>', are no secrets.
+    return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "'...'", said) + where
+
+
+def check(node: yaml.Node | None) -> None:
+    """Raise NotYaml for a text that no path or name can be, and for too much behind aliases."""
+    sizes: dict[int, int] = {}
+    around: set[int] = set()
+    waiting = [] if node is None else [(node, False)]
+    while waiting:
+        one, done = waiting.pop()
+        below = list(_below(one))
+        if done:
+            around.remove(id(one))
+            sizes[id(one)] = 1 + sum(sizes[id(inner)] for inner in below)
+            _check_one(one, sizes[id(one)])
+        elif id(one) in around:
+            raise NotYaml("it has an alias of what the alias stands in")
+        elif id(one) not in sizes:
+            around.add(id(one))
+            waiting += [(one, True), *((inner, False) for inner in below)]
+
+
+def _below(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node.value, list):
+        for inner in node.value:
+            yield from inner if isinstance(inner, tuple) else (inner,)
+
+
+def _check_one(node: yaml.Node, size: int) -> None:
+    if size > _MOST_VALUES:
+        raise NotYaml(f"it has more than {_MOST_VALUES} values, its aliases followed")
+    if isinstance(node.value, str) and _NO_TEXT.search(node.value):
+        raise NotYaml("it has an escape of what no text may hold (a zero byte, half a character)")

@@ -1,0 +1,168 @@
+"""What the fuzz tests share: files that are kept, what becomes of them, and what every reader owes.
+
+`tests/corpus/<reader>` has small files, each named for why it is kept: every one is replayed by a plain test,
+and hypothesis starts from them. GPULEDGER_FUZZ_EXAMPLES asks for another number of examples than 100.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unicodedata import category
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.process import GpuProcess
+from gpuledger.model.snapshot import Snapshot
+
+CORPUS = Path(__file__).parent / "corpus"
+EXAMPLES = int(os.environ.get("GPULEDGER_FUZZ_EXAMPLES", "100"))
+fuzzed = settings(
+    deadline=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+# What readers trip over, whatever they read.
+_EVIL = (
+    *(
+        b"",
+        b"\0",
+        b"\n",
+        b"\r\n",
+        b"\t",
+        b" ",
+        b'"',
+        b"'",
+        b"\\",
+        b"\\u0000",
+        b"\\ud800",
+        b"\xff\xfe",
+        b"\xc3",
+    ),
+    *("é\u2028\u202e".encode(), b"-1", b"0", b"1e400", b"nan", b"-inf", b"Infinity", b"9" * 40, b"9" * 5000),
+    *(b"4294967295", b"18446744073709551615", b"[]", b"{}", b"null", b"true", b"[" * 1200, b"#", b":", b","),
+)
+_LARGEST = 64 * 1024
+
+
+def kept(reader: str) -> list[Path]:
+    """The files of a reader, for `parametrize` with `ids=named`."""
+    found = sorted(path for path in (CORPUS / reader).iterdir() if path.is_file())
+    assert found, f"no corpus for {reader}"
+    return found
+
+
+def named(path: Path) -> str:
+    return path.name
+
+
+def mutated(reader: str, *words: bytes) -> st.SearchStrategy[bytes]:
+    """A kept file, some of it cut, changed, repeated or taken from another; `words` are the format's own."""
+    files = [path.read_bytes() for path in kept(reader)]
+    put = st.one_of(st.sampled_from((*words, *_EVIL)), st.binary(max_size=12))
+
+    @st.composite
+    def strategy(draw: st.DrawFn) -> bytes:
+        content = draw(st.sampled_from(files))
+        for _ in range(draw(st.integers(1, 6))):
+            content = _changed(draw, content, files, put)[:_LARGEST]
+        return content
+
+    return strategy()
+
+
+def _changed(draw: st.DrawFn, content: bytes, files: list[bytes], put: st.SearchStrategy[bytes]) -> bytes:
+    how = draw(st.sampled_from(("put", "cut", "end", "swap", "lose", "twice", "often", "cross")))
+    start = draw(st.integers(0, len(content)))
+    end = min(len(content), start + draw(st.integers(0, 40)))
+    if how == "put":
+        return content[:start] + draw(put) + content[end if draw(st.booleans()) else start :]
+    if how == "cut":
+        return content[:start] + content[end:]
+    if how == "end":
+        return content[:start]
+    if how == "often":
+        return content[:start] + content[start:end] * draw(st.integers(2, 300)) + content[end:]
+    if how == "cross":
+        other = draw(st.sampled_from(files))
+        place = draw(st.integers(0, len(other)))
+        return content[:start] + other[place:]
+    lines = content.split(b"\n")
+    first, second = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+    if how == "swap":
+        lines[first], lines[second] = lines[second], lines[first]
+    elif how == "lose":
+        del lines[first]
+    else:
+        lines.insert(second, lines[first])
+    return b"\n".join(lines)
+
+
+class Hang(AssertionError):
+    """So much CPU time for so little input."""
+
+
+@contextmanager
+def bounded(seconds: float = 15.0) -> Iterator[None]:
+    """Fail what takes CPU time out of all proportion: what should take milliseconds and would take hours."""
+
+    def over(*_: object) -> None:
+        raise Hang(f"more than {seconds:g} s of CPU time")
+
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@contextmanager
+def held_below(most: int) -> Iterator[None]:
+    """Fail what takes more than so many bytes of memory at any moment."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most, f"{peak} bytes"
+
+
+def check_line(error: GpuledgerError) -> None:
+    """What an error owes: one line that a terminal and a log can take."""
+    text = str(error)
+    assert text
+    assert not {category(char) for char in text} & {"Cc", "Cs", "Zl", "Zp"}, repr(text)
+
+
+def check_snapshot(seen: Snapshot) -> None:
+    """What the model admits: values within their bounds, pids that can be, texts that can be told."""
+    for reading in seen.readings:
+        for quantity, value in reading.values.items():
+            assert quantity.believes(value), (quantity, value)
+        for process in reading.processes or ():
+            _check_process(process)
+
+
+def _check_process(process: GpuProcess) -> None:
+    assert 0 <= process.pid < 2**32
+    assert process.memory is None or 0 <= process.memory < 2**63
+    usage = process.usage
+    for share in (usage.sm, usage.memory, usage.encoder, usage.decoder, usage.jpeg, usage.ofa):
+        assert share is None or 0 <= share <= 1
+    check_text(process.command)
+
+
+def check_text(*texts: str) -> None:
+    """What can be told on a page: UTF-8, without zero bytes."""
+    for text in texts:
+        assert "\0" not in text.encode("utf-8").decode("utf-8"), repr(text)

@@ -1,7 +1,7 @@
 """Machine instructions, counted by valgrind's callgrind: what a piece of work costs, whatever else runs.
 
-Per piece they are the difference between two runs that do it more and less often, with hashes that are the same
-in each: equal to the second decimal from run to run.
+Per piece they are the difference between two runs that do it more and less often, with hashes that are the
+same in each: equal to the second decimal from run to run.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ FLAGS  ?=
 JOBS   ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz mutants build image \
-        lock sbom audit clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz mutants \
+        build image lock sbom audit clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -75,11 +75,11 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/agent.py --write docs/agent.md
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
 
-prove: bench             ## the long proofs (some hours): an hour of churn, instructions, mutants; writes their tables
-	$(BIN)/python benchmarks/soak.py $(if $(wildcard docs/reliability.md),--write docs/reliability.md)
+prove: bench             ## the long proofs (some hours): bench, an hour of churn, instructions, fuzz; writes their tables
+	$(BIN)/python benchmarks/soak.py --write docs/reliability.md
 	$(BIN)/python benchmarks/instructions.py --repeat 3 --write docs/performance.md
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
-	$(MAKE) fuzz mutants
+	$(MAKE) fuzz
 
 EXAMPLES ?= 5000
 fuzz: $(VENV)/.dev       ## the fuzz tests with EXAMPLES=5000 a law

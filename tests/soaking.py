@@ -14,7 +14,8 @@ from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess, NvmlState
 from running import Server
 
 LOST = 15
-# What clients ask, one after the other; every other with gzip, every other on a connection of its own.
+# What clients ask, one after the other, every other with gzip. History is asked for with a bound: reading
+# a whole day takes what that day has seen.
 PATHS = (
     "/metrics",
     "/metrics/native",
@@ -22,8 +23,8 @@ PATHS = (
     "/metrics/energy",
     "/metrics/smi",
     "/api/v1/snapshot",
-    "/api/v1/sessions?since=1h&limit=50",
-    "/api/v1/energy?since=1d&by=owner",
+    "/api/v1/sessions?since=1m&limit=50",
+    "/api/v1/energy?since=3d&until=2d&by=owner",
     "/api/v1/health",
     "/",
     "/health",

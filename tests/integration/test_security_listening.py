@@ -105,6 +105,16 @@ def test_on_a_loopback_address_no_page_of_somebody_elses_reads_it_through_a_brow
         assert statuses(f"http://127.0.0.1:{port}", "evil.example", "localhost") == [421, 200]
 
 
+def test_over_http_nothing_is_changed_and_nothing_is_given_to_other_origins() -> None:
+    with serving("--source", "simulator") as server:
+        for path in ("/", "/metrics", "/api/v1/snapshot", "/-/healthy"):
+            for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+                refused = httpx.request(method, server.url + path, trust_env=False, timeout=30)
+                assert refused.status_code == 405
+            shown = server.get(path, Origin="https://evil.example")
+            assert not [name for name in shown.headers if name.startswith("access-control")]
+
+
 def test_names_are_set_and_changed_while_it_runs(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("web: {hosts: [gpu-1.lab]}\nreload.interval: 1s\n")

@@ -102,10 +102,17 @@ def test_all_blocks_of_a_target_have_the_same_shard() -> None:
 
 
 def test_a_sample_with_its_own_time_is_told_at_it() -> None:
-    (block,) = scraped([Answer("a 1 1600000000123\nold 1 -5\nb 1\n")]).blocks
-    times = {dict(labels)["__name__"]: time for labels, ((_, time),) in series_of(block.payload)}
+    scrape, own = scraped([Answer("a 1 1600000000123\nold 1 -5\nb 1\n")]).blocks
+    times = {
+        dict(labels)["__name__"]: time
+        for block in (scrape, own)
+        for labels, ((_, time),) in series_of(block.payload)
+    }
     assert (times["a"], times["old"], times["b"]) == (1_600_000_000_123, -5, 1_700_000_000_000)
-    assert (block.oldest, block.newest) == (-5, 1_700_000_000_000)
+    assert (scrape.oldest, scrape.newest) == (1_700_000_000_000, 1_700_000_000_000)
+    # By itself, since a receiver may refuse it, and then refuses what came with it.
+    assert (own.samples, own.oldest, own.newest) == (2, -5, 1_600_000_000_123)
+    assert own.shard == scrape.shard
 
 
 def test_receivers_with_other_rules_get_their_own_block() -> None:
@@ -115,10 +122,10 @@ def test_receivers_with_other_rules_get_their_own_block() -> None:
         Delivery((("cluster", "c"),)), frozenset({"plain"}), ((other, frozenset({"less"})),)
     )
     taken = scraped([Answer("a 1\nb 2 1600000000000\nc 3\n"), Answer("a 1\n")], deliveries=deliveries)
-    assert taken.receivers == [{"plain"}, {"less"}] * 2
-    assert taken.told(1) == {"b": 2.0, "c": 3.0, "up": 1.0}
-    assert taken.told(3) == {"c": None, "up": 1.0}
-    assert all(("cluster", "c") in labels for labels, _ in series_of(taken.blocks[1].payload))
+    assert taken.receivers == [{"plain"}, {"plain"}, {"less"}, {"less"}, {"plain"}, {"less"}]
+    assert (taken.told(2), taken.told(3)) == ({"c": 3.0, "up": 1.0}, {"b": 2.0})
+    assert taken.told(5) == {"c": None, "up": 1.0}
+    assert all(("cluster", "c") in labels for labels, _ in series_of(taken.blocks[2].payload))
 
 
 ROUTED = Deliveries(
@@ -142,7 +149,7 @@ def test_a_page_that_is_refused_with_other_series_each_time_takes_no_more_and_mo
     refused = [
         Answer("".join(f'a{{pod="{number}-{each}"}} 1\n' for each in range(50))) for number in range(20)
     ]
-    pages, taken, routes = [*told, *refused, *told], Taken(), list[int]()
+    pages, taken, kept = [*told, *refused, *told], Taken(), list[int]()
 
     async def run(port: int) -> None:
         loop = TargetLoop(
@@ -150,15 +157,16 @@ def test_a_page_that_is_refused_with_other_series_each_time_takes_no_more_and_mo
         )
         for number in range(22):
             await loop.scrape(1_700_000_000_000 + number)
-            routes.append(loop.known_routes)
+            kept.append(loop.state.kept_bytes)
         loop.close()
         await asyncio.sleep(0)
 
     with scripted(lambda path: pages.pop(0)) as one:
         asyncio.run(run(one.port))
-    assert max(routes) < 200
-    assert taken.receivers[-1] == {"other"}
-    assert {"a", "b", "up"} <= set(taken.told())
+    assert max(kept[10:]) <= max(kept[:10])
+    assert taken.receivers[-2:] == [{"other"}] * 2
+    assert {"a", "up"} <= set(taken.told(-2))
+    assert set(taken.told()) == {"b"}
 
 
 def test_a_receiver_with_other_rules_gets_the_end_of_what_new_rules_drop() -> None:

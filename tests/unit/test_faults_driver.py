@@ -15,7 +15,7 @@ from nvml.library import NvmlAccount
 # What `doctor` alone asks.
 DOCTORS = {"checks.py", "gpu_checks.py", "gpu_health.py", "probe.py"}
 # Ticks until all is told again: the driver's start is tried after 1, 2 and 4 s, slow quantities every other.
-MOST = 8
+MOST = 4
 # One that is newer than our table, too.
 CODES = (*NAMES, 77)
 # Only whether the library has them is asked.

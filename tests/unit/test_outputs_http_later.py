@@ -139,9 +139,11 @@ def test_an_answer_that_takes_too_long_is_given_up_with_503_and_what_comes_then_
             await client.send(GET_LATER + GET_HELLO)
             answer = await client.answer()
             kitchen.asked[0].set_result(plain("at last"))
-            return answer.status, answer.headers["connection"], await client.closed()
+            told = (answer.status, answer.headers["connection"], answer.headers["retry-after"])
+            return told, await client.closed()
 
-    assert serve(scenario, routes=kitchen.routes, limits=Limits(answer_seconds=0.05)) == (503, "close", b"")
+    told = serve(scenario, routes=kitchen.routes, limits=Limits(answer_seconds=0.05))
+    assert told == ((503, "close", "10"), b"")
 
 
 def test_computing_is_not_limited_by_the_time_to_take_an_answer():

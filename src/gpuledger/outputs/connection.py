@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         closing = self._transport is None or self._transport.is_closing()
         if self._computing and not closing:
             self._waiting = self._computing = False
-            self.refuse(plain("the answer took too long", 503))
+            self.refuse(plain("the answer took too long", 503, (("Retry-After", "10"),)))
         elif self._sender.busy or self._waiting or self._lingering or closing:
             self.abort()
         elif self._received:

@@ -19,6 +19,8 @@ _NO_RULES: Final = Relabelling(())
 Fate = bytes | tuple[()] | frozenset[object]
 DROPPED: Final[tuple[()]] = ()
 UNSENT: Final[frozenset[object]] = frozenset()
+# One of them: two prefixes as they usually are, and their place.
+_ROUTE_BYTES: Final = 400
 # Other deliveries that are known beyond twice those of what is told.
 _SPARE_ROUTES: Final = 64
 # A value has so many bytes: what stands before them is the prefix.
@@ -114,9 +116,9 @@ class Labelling:
                 route.setdefault(prefix, fate)
 
     @property
-    def routes(self) -> int:
-        """Of how many series the other deliveries are known."""
-        return sum(len(route) for _, route in self._others)
+    def kept_bytes(self) -> int:
+        """What is known of other deliveries takes about so much."""
+        return _ROUTE_BYTES * sum(len(route) for _, route in self._others)
 
     @property
     def crowded(self) -> bool:

@@ -89,11 +89,6 @@ class TargetLoop:
         self.beat = Beat(settings.interval, target.digest)
         self.due: int | None = None
 
-    @property
-    def known_routes(self) -> int:
-        """Of how many series it is known what receivers with rules of their own get."""
-        return self._pages.labelling.routes
-
     async def run(self) -> None:
         """Scrape on every beat until cancelled; a scrape that takes longer than that misses beats."""
         try:
@@ -200,7 +195,7 @@ class TargetLoop:
         state.up, state.error, state.duration = not reason, error, seconds
         state.counts, state.body_bytes = samples.counts, size if size > 0 else None
         state.duplicates = samples.duplicates
-        state.kept_bytes = self._pages.kept_bytes
+        state.kept_bytes = self._pages.kept_bytes + self._pages.labelling.kept_bytes
 
     def _deliver(
         self, entries: list[bytes], own_time: list[tuple[bytes, bytes, int]], milliseconds: int
@@ -226,22 +221,23 @@ class TargetLoop:
         milliseconds: int,
         receivers: Collection[str] | None,
     ) -> None:
-        if not entries and not own_time:
-            return
-        self.totals.delivered += len(entries) + len(own_time)
+        """Samples with a time of their own go by themselves: a receiver that finds one too old refuses all
+        that came with it.
+        """
         try:
             tail = timestamp_tail(milliseconds)
         except ValueError:
             # A machine without a clock of its own is in 1970 until it has asked for the time.
-            own_time = [
-                *own_time,
-                *((entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds) for entry in entries),
-            ]
-            tail, entries = b"", ()
-        payload = tail.join(entries) + tail if entries else b""
-        times = [milliseconds] if entries else []
-        if own_time:
-            payload += b"".join([timed(*sample) for sample in own_time])
-            times += [time for _, _, time in own_time]
-        count = len(entries) + len(own_time)
-        self._accept(Block(self._shard, payload, count, min(times), max(times)), receivers)
+            whole = [timed(entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds) for entry in entries]
+        else:
+            whole = [tail.join(entries) + tail] if entries else []
+        self._accept_samples(b"".join(whole), len(entries), (milliseconds,), receivers)
+        times = [time for _, _, time in own_time]
+        self._accept_samples(b"".join(timed(*sample) for sample in own_time), len(times), times, receivers)
+
+    def _accept_samples(
+        self, payload: bytes, samples: int, times: Sequence[int], receivers: Collection[str] | None
+    ) -> None:
+        if samples:
+            self.totals.delivered += samples
+            self._accept(Block(self._shard, payload, samples, min(times), max(times)), receivers)

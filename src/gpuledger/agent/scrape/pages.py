@@ -62,7 +62,7 @@ class Pages:
         reader = self._reader(form, honor, known)
         try:
             try:
-                samples, now = reader.quick(lines)
+                samples, now = (reader.careful if known.clashes else reader.quick)(lines)
             except Clash:
                 reader = self._reader(form, honor, self._known(form, honor))
                 samples, now = reader.careful(lines)

@@ -59,7 +59,8 @@ class Samples:
 @dataclass(slots=True)
 class Known:
     """What the page before said. `live` is false once staleness markers have ended it all; with `clashes`
-    several of its lines told one series. `reading` is how it was read: format, and whose labels stand.
+    several of its lines told one series, so that only `careful` can go on from it. `reading` is how it was
+    read: format, and whose labels stand.
     """
 
     lines: Lines = field(default_factory=dict)
@@ -102,7 +103,7 @@ class Reader:
     def quick(self, lines: list[bytes]) -> tuple[Samples, Known]:
         """The page's samples, and what is known now. Takes the known lines apart.
 
-        Raises Clash where `careful` must decide, and BadLine.
+        Not for a page after one with clashes. Raises Clash where `careful` must decide, and BadLine.
         """
         rest = self._known.lines
         if self._known.clashes and list(rest) != lines:
@@ -140,7 +141,7 @@ class Reader:
             now.lines.pop(line, None)
         now.clashes = self._known.clashes
         sent = self._count(entries)
-        if (self._added or self._odd) and not _distinct(sent):
+        if (self._added or self._odd or self._known.odd) and not _distinct(sent):
             raise Clash
         samples = Samples(self.counts, sent, self._timed)
         self._end(samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry])
@@ -192,7 +193,8 @@ class Reader:
             time = None
         fate: Fate
         if series in ended:
-            old = ended.pop(series)
+            # One with a time of its own from now on is not among those that end; what was told of it is.
+            old = ended.pop(series) if time is None else ended[series]
             fate = cast("bytes", old)[:-VALUE_BYTES] if old else cast("Fate", old)
         elif series in self._known.odd:
             fate = self._known.odd[series][0]

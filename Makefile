@@ -12,8 +12,8 @@ FLAGS  ?=
 JOBS   ?= $(shell expr $$(nproc) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz mutants \
-        build image lock sbom audit clean debian debian-cluster
+.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz \
+        mutants build image lock sbom audit clean debian debian-cluster
 
 help:                    ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \

@@ -15,16 +15,17 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_specs
 from gpuledger.model.family import FamilySpec
 from gpuledger.model.quantities import QUANTITIES
+from gpuledger.operator.families import SPECS as OPERATOR
 
 EVERY = dialects(DialectSettings(), "0.0.0")
 SPECS = list(chain.from_iterable(dialect.specs for dialect in EVERY.values()))
 
 
 def test_a_family_has_one_declaration_whichever_dialect_tells_it() -> None:
-    check_specs([*SPECS, *AGENT])
+    check_specs([*SPECS, *AGENT, *OPERATOR])
 
 
-@pytest.mark.parametrize("spec", [*EVERY["native"].specs, *AGENT], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*EVERY["native"].specs, *AGENT, *OPERATOR], ids=lambda spec: spec.name)
 def test_names_of_our_own_follow_the_conventions(spec: FamilySpec) -> None:
     assert re.fullmatch(r"gpuledger_[a-z][a-z0-9_]*[a-z0-9]", spec.name)
     assert spec.name.endswith("_total") == (spec.type == "counter")

@@ -19,6 +19,7 @@ from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import COMMANDS
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DialectSettings
+from gpuledger.operator.families import SPECS as OPERATOR
 from gpuledger.sources.simulator.reader import parse
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -153,7 +154,7 @@ def families(text: str) -> Iterator[str]:
 @cache
 def catalogue() -> frozenset[str]:
     told = [dialect.specs for dialect in dialects(DialectSettings(), "0").values()]
-    specs = chain.from_iterable([*told, AGENT])
+    specs = chain.from_iterable([*told, AGENT, OPERATOR])
     return frozenset(f"{spec.name}{ending}" for spec in specs for ending in ENDINGS)
 
 
@@ -164,5 +165,5 @@ def labels() -> dict[str, set[str]]:
     for dialect in dialects(DialectSettings(), "0").values():
         for spec in dialect.specs:
             found.setdefault(spec.name, set()).update(spec.labels)
-    found.update((spec.name, set(spec.labels)) for spec in AGENT)
+    found.update((spec.name, set(spec.labels)) for spec in (*AGENT, *OPERATOR))
     return found

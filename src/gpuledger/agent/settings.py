@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 from gpuledger.model.settings import choice, duration, setting, text
 from gpuledger.model.sizes import size
-from gpuledger.outputs.addresses import Address, parse_address
-
-
-def _address(value: object) -> Address:
-    return value if isinstance(value, Address) else parse_address(text(value))
+from gpuledger.outputs.addresses import Address, as_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +15,7 @@ class AgentSettings:
 
     listen_address: Address = setting(
         "agent.listen_address",
-        _address,
+        as_address,
         Address("", 9401),
         "serve the agent's own page and metrics on this address",
         flags=("--listen-address",),

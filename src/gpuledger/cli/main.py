@@ -24,6 +24,7 @@ COMMANDS = {
     "pause": "have the gpuledger that runs here let the driver go, for a while",
     "resume": "have it read the driver again",
     "agent": "scrape exporters and deliver what they tell by Prometheus remote write",
+    "operator": "make of a Kubernetes cluster what its GpuMonitor resources ask for",
     "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
     "version": "print the version",
 }
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 # What the extra `cluster` installs.
-_CLUSTER_MODULES = ("cramjam", "re2")
+_CLUSTER_MODULES = ("aiohttp", "cramjam", "kopf", "re2")
 
 
 def _open_stdout() -> None:

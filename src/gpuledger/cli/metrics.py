@@ -18,8 +18,9 @@ from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.family import FamilySpec
 from gpuledger.model.settings import build, choice, setting
+from gpuledger.operator.families import SPECS as OPERATOR_SPECS
 
-_ABOUT = "List every family of metrics that gpuledger can tell: dialect by dialect, then the agent's own."
+_ABOUT = "List every family of metrics that gpuledger can tell: dialect by dialect, then agent and operator."
 _EXAMPLES = """\
 examples:
   gpuledger metrics                             all, as a table
@@ -28,8 +29,8 @@ examples:
 """
 
 
-# No dialect: what another program than the node's tells of itself.
-_AGENT = "agent"
+# No dialects: what other programs than the node's tell of themselves.
+_PROGRAMS = {"agent": AGENT_SPECS, "operator": OPERATOR_SPECS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     names = known(settings.dialect, every) if "dialect" in values else tuple(every)
     catalogue = {name: every[name].specs for name in names}
     if "dialect" not in values:
-        catalogue[_AGENT] = AGENT_SPECS
+        catalogue |= _PROGRAMS
     write = {"table": _table, "markdown": _markdown, "json": _json}
     sys.stdout.write(write[build(MetricsSettings, values).format](catalogue))
     return 0
@@ -85,7 +86,7 @@ def _markdown(catalogue: Catalogue) -> str:
         "Made by `gpuledger metrics --format markdown`; `make docs` writes it anew and a test compares.",
     ]
     for name, specs in catalogue.items():
-        where = "`/metrics` of `gpuledger agent`" if name == _AGENT else f"`/metrics/{name}`"
+        where = f"`/metrics` of `gpuledger {name}`" if name in _PROGRAMS else f"`/metrics/{name}`"
         lines += ["", f"## {name}: {where}", ""]
         lines += ["| family | type | unit | labels | meaning | source |", "|---|---|---|---|---|---|"]
         lines += [_row(spec) for spec in specs]

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.settings import text
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]\s]+)\]|(?P<plain>[^:\[\]\s/@]*)):(?P<port>[0-9]{1,5})")
 _WANTED = "an address such as :9400, 127.0.0.1:9400 or [::1]:9400 is wanted"
@@ -37,6 +38,11 @@ def parse_address(written: str) -> Address:
     if port > 65535:
         raise ValueError("a port from 0 to 65535 is wanted")
     return Address(match["bracketed"] or match["plain"] or "", port)
+
+
+def as_address(value: object) -> Address:
+    """A setting's value: one that is read already, or text. Raises ValueError."""
+    return value if isinstance(value, Address) else parse_address(text(value))
 
 
 def listening_sockets(address: Address) -> list[socket.socket]:

@@ -10,7 +10,7 @@ from gpuledger.agent.discovery.discovery import Scale
 from gpuledger.agent.discovery.sharding import Shard, own_stateful_set, parse_shard
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import setting, text
-from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access
+from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access, own_namespace
 from gpuledger.workloads.pods.settings import ApiServerSettings
 
 
@@ -50,13 +50,7 @@ class ClusterSettings(ApiServerSettings):
 
     def own_namespace(self, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
         """The agent's namespace; empty where nobody says."""
-        named = self.namespace or environment.get("POD_NAMESPACE", "")
-        if named:
-            return named
-        try:
-            return (account / "namespace").read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
+        return own_namespace(self.namespace, environment, account)
 
     def own_shard(self, environment: Mapping[str, str]) -> Shard | Scale:
         """The share that is fixed, or the StatefulSet that tells it. Raises UsageError."""

@@ -103,6 +103,17 @@ def find_access(
     )
 
 
+def own_namespace(named: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
+    """The namespace this process is in: as named, $POD_NAMESPACE, or the ServiceAccount's; else empty."""
+    found = named or environment.get("POD_NAMESPACE", "")
+    if found:
+        return found
+    try:
+        return (account / "namespace").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _by_url(settings: ApiServerSettings, account: Path) -> Access:
     secure = settings.api.startswith("https://")
     # The ServiceAccount's are for the cluster's own server, which is what is meant inside a pod.

@@ -1,0 +1,107 @@
+"""`gpuledger operator`: makes of a Kubernetes cluster what its custom resources ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from os import environ
+from secrets import token_hex
+
+from gpuledger import __version__
+from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.logs import set_up
+from gpuledger.cli.main import no_words
+from gpuledger.cli.operator_checks import check_agent, check_exporter
+from gpuledger.config.assemble import assemble
+from gpuledger.config.operator import OPERATOR
+from gpuledger.config.settings import LogSettings
+from gpuledger.host.clock import SystemClock
+from gpuledger.model.errors import UsageError
+from gpuledger.model.settings import build
+from gpuledger.operator.facts import Facts, Owner, read_facts
+from gpuledger.operator.operator import Operator
+from gpuledger.operator.place import Place
+from gpuledger.operator.routes import routes_of
+from gpuledger.operator.settings import OperatorSettings
+from gpuledger.operator.watching import quiet
+from gpuledger.outputs.http import HttpServer
+from gpuledger.workloads.pods.access import find_access
+from gpuledger.workloads.pods.settings import ApiServerSettings
+
+log = logging.getLogger("gpuledger.operator")
+
+_ABOUT = """\
+Make of a Kubernetes cluster what its GpuMonitor resources ask for: exporters on GPU nodes, agents that scrape
+them and deliver; keep it so when somebody changes it by hand; say in each resource's status how it stands.
+"""
+_EXAMPLES = """\
+examples:
+  gpuledger operator --config operator.yaml           in a pod of the chart (operator.enabled)
+  gpuledger operator --kubeconfig ~/.kube/config --namespace gpu-monitoring
+  gpuledger operator --whatap-compat                  serves WhatapAgent resources, too
+
+operator.yaml, which the chart writes from its values:
+  namespace: gpu-monitoring
+  image: ghcr.io/gpuledger/gpuledger:1.0.0
+  defaultRemoteWrite:
+    - url: http://prometheus:9090/api/v1/write
+
+then:
+  kubectl get gpumonitors                             nodes, exporters that are ready, targets that are up
+  kubectl describe gpumonitor NAME                    conditions and events
+  curl -s localhost:9402/metrics                      what the operator did, in numbers
+
+Several operators may run: they agree by a Lease on one that acts, and another takes over when it is gone.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve resources until SIGTERM or SIGINT."""
+    groups = OPERATOR.values()
+    given = parse(parser("operator", _ABOUT, _EXAMPLES, OPERATOR), groups, arguments, environ)
+    no_words("operator", given.words)
+    # The file says what is made, not how this program runs: that stands in flags and variables.
+    values = assemble(groups, given.flags, environ, None)
+    set_up(build(LogSettings, values))
+    quiet()
+    settings = build(OperatorSettings, values)
+    access = find_access(build(ApiServerSettings, values), environ)
+    if access is None:
+        raise UsageError("there is no API server to ask; name one with --kubernetes-api or --kubeconfig")
+    namespace = settings.own_namespace(environ)
+    facts = read_facts(given.config) if given.config else Facts(Owner("", "", "", ""), namespace)
+    facts = replace(facts, check_agent=check_agent, check_exporter=check_exporter)
+    # A pod's name comes again after a restart of its container; a Lease must not.
+    name = environ.get("POD_NAME") or socket.gethostname()
+    place = Place(access, namespace, f"{name}_{token_hex(4)}")
+    return asyncio.run(_serve(Operator(place, facts, settings, SystemClock()), settings))
+
+
+async def _serve(operator: Operator, settings: OperatorSettings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def take_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+    take_signals()
+    server = HttpServer([(settings.listen_address, routes_of(operator.view))])
+    await server.start()
+    try:
+        for address in server.addresses:
+            log.info(
+                "gpuledger %s, listening on %s port %d",
+                __version__,
+                address.host or "every address",
+                address.port,
+            )
+        await operator.run(stop, take_signals)
+        log.info("stopping")
+    finally:
+        await server.stop()
+    return 0

@@ -1,0 +1,186 @@
+"""Which of several operators acts: the one that holds a Lease (coordination.k8s.io) and renews it in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
+from gpuledger.operator.api import Api, Json, Refused
+from gpuledger.operator.kinds import LEASE
+
+log = logging.getLogger("gpuledger.operator")
+
+# Of the Lease's duration: how often it is renewed, and after how long without success one has lost it. Who
+# waits believes it lost only after the whole: the margin is for an answer that is on its way, and for clocks
+# that do not run alike.
+_RENEW: Final = 1 / 5
+_GIVE_UP: Final = 2 / 3
+
+
+class Leader:
+    """Holds, or waits for, one Lease as `identity`.
+
+    Clocks of machines need not agree: how long another's Lease has not been renewed is counted from when this
+    process saw it change last, as Kubernetes' own controllers do.
+    """
+
+    def __init__(
+        self, api: Api, namespace: str, name: str, identity: str, duration: float, clock: Clock
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self.identity = identity
+        self._duration = duration
+        self._clock = clock
+        self._lease: Json = {}
+        self._changed_at = 0.0
+        self._complaint = ""
+        self.holder = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process acts, as far as it knows."""
+        return self.holder == self.identity
+
+    async def acquire(self) -> None:
+        """Returns once this process holds the Lease."""
+        while not await self.look():
+            await asyncio.sleep(self._duration * _RENEW)
+        log.info(
+            "this operator acts from now on (%s holds %s/%s)", self.identity, self._namespace, self._name
+        )
+
+    async def keep(self) -> None:
+        """Renew the Lease; returns when it is lost, and in time before another can have taken it."""
+        renewed = self._clock.elapsed()
+        while True:
+            await asyncio.sleep(self._duration * _RENEW)
+            left = self._duration * _GIVE_UP - (self._clock.elapsed() - renewed)
+            asked = self._clock.elapsed()
+            try:
+                held = await asyncio.wait_for(self.look(), max(left, 0.0))
+            except TimeoutError:
+                held = False
+            if held:
+                renewed = asked
+            elif self.holder != self.identity:
+                log.warning("another operator acts now: %s", self.holder or "nobody is named")
+                return
+            elif self._clock.elapsed() - renewed >= self._duration * _GIVE_UP:
+                log.warning("the Lease could not be renewed in time: another operator may act")
+                self.holder = ""
+                return
+
+    async def release(self) -> None:
+        """Let another operator take over at once. Best effort: without it, it waits for the duration."""
+        if not self.leads:
+            return
+        self.holder = ""
+        spec = {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            await asyncio.wait_for(self._write(spec), 2.0)
+        except (GpuledgerError, TimeoutError):
+            log.debug("the Lease could not be released")
+
+    async def look(self) -> bool:
+        """Take or renew the Lease; whether it is held now."""
+        try:
+            held = await self._take()
+        except GpuledgerError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("%s", error)
+            return False
+        self._complaint = ""
+        return held
+
+    async def _take(self) -> bool:
+        if self.leads and await self._renew():
+            return True
+        try:
+            found = await self._api.get(LEASE.path(self._namespace, self._name))
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return await self._create()
+        self._see(found)
+        spec = found.get("spec") or {}
+        self.holder = str(spec.get("holderIdentity") or "")
+        if not self.leads and self.holder and not self._is_over(spec):
+            return False
+        if not await self._renew():
+            # Somebody was faster; who, the next look tells.
+            return False
+        self.holder = self.identity
+        return True
+
+    async def _renew(self) -> bool:
+        """Write the Lease as this process knows it; False when it is not so any more."""
+        try:
+            await self._write(self._renewed(self._lease.get("spec") or {}))
+        except Refused as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
+
+    def _see(self, found: Json) -> None:
+        version = found["metadata"].get("resourceVersion")
+        if not self._lease or version != self._lease["metadata"].get("resourceVersion"):
+            self._changed_at = self._clock.elapsed()
+        self._lease = found
+
+    def _is_over(self, spec: Json) -> bool:
+        """Whether its holder has let it run out."""
+        duration = spec.get("leaseDurationSeconds")
+        held_for = float(duration) if isinstance(duration, int) else self._duration
+        return self._clock.elapsed() - self._changed_at > held_for
+
+    def _renewed(self, spec: Json) -> Json:
+        now = _micro_time(self._clock.unix())
+        if spec.get("holderIdentity") == self.identity:
+            return {**self._spec(), "renewTime": now}
+        return {
+            **self._spec(),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1,
+        }
+
+    def _spec(self) -> Json:
+        known: Json = self._lease.get("spec") or {}
+        # The server takes whole seconds.
+        seconds = max(1, round(self._duration))
+        return {**known, "holderIdentity": self.identity, "leaseDurationSeconds": seconds}
+
+    async def _create(self) -> bool:
+        now = _micro_time(self._clock.unix())
+        spec = {**self._spec(), "acquireTime": now, "renewTime": now, "leaseTransitions": 0}
+        body = {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": spec,
+        }
+        try:
+            self._see(await self._api.create(LEASE.path(self._namespace), body))
+        except Refused as error:
+            if error.status != 409:
+                raise
+            return False
+        self.holder = self.identity
+        return True
+
+    async def _write(self, spec: Json) -> None:
+        path = LEASE.path(self._namespace, self._name)
+        # PUT with the version that was read: of two at once, one is refused.
+        self._see(await self._api.replace(path, {**self._lease, "spec": spec}))
+
+
+def _micro_time(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,237 @@
+"""The loop: whatever happened, one resource at a time is brought to what it asks for, and told how it stands.
+
+Nothing here depends on which event came: a resource is looked at as a whole, so that an operator that was
+killed anywhere, and one that takes over, goes on from what the API server has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
+from gpuledger.operator.api import Api, Json, Refused
+from gpuledger.operator.apply import Applier, Outcome, Rejected
+from gpuledger.operator.conditions import joined
+from gpuledger.operator.counts import Counts
+from gpuledger.operator.due import Due
+from gpuledger.operator.events import Events
+from gpuledger.operator.kinds import GPU_MONITOR, WHATAP_AGENT, Key
+from gpuledger.operator.monitors import Monitor, Monitors
+from gpuledger.operator.owned import Owned
+from gpuledger.operator.pods import pods_of
+from gpuledger.operator.status import Standing, Trouble, is_same, is_urgent, status_of
+
+log = logging.getLogger("gpuledger.operator")
+
+FINALIZER: Final = "gpuledger.dev/operator"
+# Events come in bursts: so long after the first of them is looked.
+BURST: Final = 0.2
+_LONGEST_PAUSE: Final = 60.0
+# So many repairs a minute are made at once; who goes on changing our fields waits for longer and longer.
+_FREE_REPAIRS: Final = 5
+_MINUTE: Final = 60.0
+# What may pass by itself is told only when it has not, so many times in a row.
+_FREE_FAILURES: Final = 2
+_KINDS: Final = {kind.kind: kind for kind in (GPU_MONITOR, WHATAP_AGENT)}
+
+
+class Reconciler:
+    """Works on one resource after the other, for as long as `run` runs.
+
+    Conditions that turn are written at once, mere numbers every `status_interval` seconds at most.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        monitors: Monitors,
+        owned: Owned,
+        applier: Applier,
+        events: Events,
+        due: Due,
+        clock: Clock,
+        counts: Counts,
+        *,
+        status_interval: float,
+    ) -> None:
+        self._api = api
+        self._monitors = monitors
+        self._owned = owned
+        self._applier = applier
+        self._events = events
+        self._due = due
+        self._clock = clock
+        self._counts = counts
+        self._status_interval = status_interval
+
+    async def run(self) -> None:
+        """Look at what is due, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            uid = await self._due.next()
+            began = loop.time()
+            monitor = self._monitors.get(uid)
+            if monitor is None:
+                continue
+            after = await self.look(monitor)
+            self._counts.reconcile_seconds += loop.time() - began
+            if after is not None:
+                self._due.wake(uid, after)
+
+    async def look(self, monitor: Monitor) -> float | None:
+        """Bring it on, and say how it stands; seconds after which to look again."""
+        try:
+            after = await self._bring(monitor)
+            self._counts.reconciles["refused" if monitor.trouble else "success"] += 1
+        except GpuledgerError as error:
+            log.warning("%s: %s", monitor.name, error)
+            after = self._failed(monitor, Trouble("ApplyFailed", (str(error),)))
+            if _passes(error) and monitor.failures <= _FREE_FAILURES:
+                return after
+        except Exception as error:
+            after = self._failed(monitor, Trouble("InternalError", (f"{type(error).__name__}: {error}",)))
+            log.exception("%s could not be worked on", monitor.name)
+        if self._monitors.get(monitor.uid) is None or _is_ending(monitor):
+            return after
+        try:
+            told = await self._tell(monitor)
+        except GpuledgerError as error:
+            log.warning("%s: its status could not be written: %s", monitor.name, error)
+            told = _LONGEST_PAUSE / 10
+        return min((one for one in (after, told) if one is not None), default=None)
+
+    async def _bring(self, monitor: Monitor) -> float | None:
+        if _is_ending(monitor):
+            await self._end(monitor)
+            return None
+        trouble, rendered = self._monitors.judge(monitor)
+        if trouble is not None or rendered is None:
+            # What was made of the last good spec stays as it is.
+            monitor.trouble, monitor.failures = trouble, 0
+            return None
+        wanted = [dict(body) for body in rendered.objects]
+        if (pause := self._repair_pause(monitor, wanted)) > 0:
+            return pause
+        await self._hold(monitor)
+        try:
+            outcome = await self._applier.converge(
+                monitor.uid, wanted, [dict(body) for body in rendered.seeds]
+            )
+        except Rejected as error:
+            return self._failed(monitor, Trouble("Rejected", (str(error),)))
+        monitor.trouble, monitor.failures = None, 0
+        await self._report(monitor, outcome)
+        return None
+
+    async def _hold(self, monitor: Monitor) -> None:
+        """Have the finalizer before anything is made: then nothing is left when the resource goes."""
+        finalizers = monitor.body["metadata"].get("finalizers") or []
+        if FINALIZER not in finalizers:
+            await self._set_finalizers(monitor, [*finalizers, FINALIZER])
+
+    async def _end(self, monitor: Monitor) -> None:
+        finalizers = monitor.body["metadata"].get("finalizers") or []
+        if FINALIZER not in finalizers:
+            return
+        deleted = await self._applier.clean(monitor.body)
+        log.info("%s is deleted, and with it %d objects that were made for it", monitor.name, deleted)
+        await self._set_finalizers(monitor, [one for one in finalizers if one != FINALIZER])
+        self._events.forget(monitor.uid)
+
+    async def _set_finalizers(self, monitor: Monitor, finalizers: list[str]) -> None:
+        version = monitor.body["metadata"]["resourceVersion"]
+        patch: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
+        try:
+            self._monitors.take(await self._api.merge(_path(monitor), patch))
+        except Refused as error:
+            # Gone already: nothing holds it, and nothing has to.
+            if error.status != 404:
+                raise
+
+    async def _report(self, monitor: Monitor, outcome: Outcome) -> None:
+        now = asyncio.get_running_loop().time()
+        monitor.repairs.extend(now for _ in outcome.repaired)
+        if outcome.changed or outcome.pruned:
+            message = f"{_listed('made or changed', outcome.changed)}{_listed('deleted', outcome.pruned)}"
+            await self._events.post(monitor.body, "Normal", "Applied", message.strip())
+        if outcome.repaired:
+            message = f"changed by somebody else and set right: {joined(map(str, outcome.repaired))}"
+            await self._events.post(monitor.body, "Normal", "Repaired", message)
+
+    def _repair_pause(self, monitor: Monitor, wanted: Iterable[Json]) -> float:
+        """How long to leave objects alone that somebody else goes on changing."""
+        now = asyncio.get_running_loop().time()
+        while monitor.repairs and monitor.repairs[0] < now - _MINUTE:
+            monitor.repairs.popleft()
+        many = len(monitor.repairs) - _FREE_REPAIRS
+        if many < 0 or any(self._owned.is_new(body) for body in wanted):
+            return 0.0
+        return monitor.repairs[-1] + min(_LONGEST_PAUSE, 2.0**many) - now
+
+    def _failed(self, monitor: Monitor, trouble: Trouble) -> float:
+        """Seconds after which to try again."""
+        monitor.trouble = trouble
+        monitor.failures += 1
+        self._counts.reconciles["refused" if trouble.reason == "Rejected" else "error"] += 1
+        return min(2.0 ** (monitor.failures - 1), _LONGEST_PAUSE)
+
+    async def _tell(self, monitor: Monitor) -> float | None:
+        """Write the status if it is not so already; seconds until it may be, or has to be looked at again."""
+        now = asyncio.get_running_loop().time()
+        standing, stalls = self._standing(monitor, now)
+        before = monitor.body.get("status") or {}
+        status = status_of(standing, before, self._clock.unix())
+        if is_same(status, before):
+            return stalls
+        if not is_urgent(status, before) and (left := monitor.written + self._status_interval - now) > 0:
+            return left
+        monitor.written = now
+        self._monitors.take(await self._api.merge(f"{_path(monitor)}/status", {"status": status}))
+        self._counts.status_writes += 1
+        if standing.trouble is not None:
+            await self._events.post(monitor.body, "Warning", standing.trouble.reason, str(standing.trouble))
+        return stalls
+
+    def _standing(self, monitor: Monitor, now: float) -> tuple[Standing, float | None]:
+        """How it stands, and seconds until missing pods count as stalled."""
+        made = dict(self._owned.of(monitor.uid))
+        exporters, agents = (
+            pods_of(body for key, body in made.items() if key.kind == kind)
+            for kind in ("DaemonSet", "StatefulSet")
+        )
+        left = monitor.deadline.look((exporters, agents), monitor.generation, now)
+        rendered = monitor.rendered[1] if monitor.rendered else None
+        standing = Standing(
+            monitor.generation,
+            monitor.trouble,
+            tuple(map(str, monitor.reading.ignored)),
+            rendered.receiver_missing if rendered is not None else None,
+            exporters,
+            agents,
+            monitor.targets if agents is not None else None,
+            made=bool(made),
+            stalled=left == 0.0,
+        )
+        # A moment later than that, so that rounding does not make it look too early.
+        return standing, left + BURST if left else None
+
+
+def _listed(what: str, keys: list[Key]) -> str:
+    return f"{what}: {joined(map(str, keys))}. " if keys else ""
+
+
+def _passes(error: GpuledgerError) -> bool:
+    """Whether it may well go the next time: the server is away, or somebody wrote at the same time."""
+    return not isinstance(error, Refused) or error.status in (409, 429) or error.status >= 500
+
+
+def _is_ending(monitor: Monitor) -> bool:
+    return bool(monitor.body["metadata"].get("deletionTimestamp"))
+
+
+def _path(monitor: Monitor) -> str:
+    return _KINDS[monitor.body["kind"]].path(name=monitor.body["metadata"]["name"])

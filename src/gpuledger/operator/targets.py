@@ -1,0 +1,151 @@
+"""How many targets the agents have and how many of them are up: each agent is asked, pod by pod."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.operator.api import Api, Json
+from gpuledger.operator.kinds import POD
+from gpuledger.operator.render.names import ENGINE
+from gpuledger.operator.status import Targets
+
+# The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
+Fetch = Callable[[str], Awaitable[bytes]]
+
+_PORTS: Final = ("http", "metrics", "web")
+_AT_ONCE: Final = 8
+_LONGEST: Final = 64 << 20
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
+_TARGETS: Final = re.compile(rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """The pods of one StatefulSet."""
+
+    namespace: str
+    name: str
+    replicas: int
+    port: int
+    # A Prometheus in agent mode, not `gpuledger agent`.
+    prometheus: bool = False
+
+    @property
+    def pods(self) -> list[str]:
+        """Their names."""
+        return [f"{self.name}-{ordinal}" for ordinal in range(self.replicas)]
+
+
+def agents_of(body: Json) -> Agents:
+    """What a StatefulSet runs."""
+    containers = body["spec"]["template"]["spec"]["containers"]
+    ports = {port.get("name"): port["containerPort"] for one in containers for port in one.get("ports") or ()}
+    named = (ports[name] for name in _PORTS if name in ports)
+    status = body.get("status") or {}
+    return Agents(
+        body["metadata"]["namespace"],
+        body["metadata"]["name"],
+        # While none is ready, none is asked.
+        int(status.get("replicas") or 0) if status.get("readyReplicas") else 0,
+        next(named, next(iter(ports.values()), 9401)),
+        prometheus=(body["metadata"].get("labels") or {}).get(ENGINE) == "prometheus",
+    )
+
+
+class TargetCounter:
+    """Asks agents. Where a pod is the API server is asked once, and again when the pod does not answer."""
+
+    def __init__(self, api: Api, fetch: Fetch) -> None:
+        self._api = api
+        self._fetch = fetch
+        self._addresses: dict[tuple[str, str], str] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def count(self, agents: Iterable[Agents]) -> Targets | None:
+        """The sum over all agents; None while none of them answers."""
+        asked = [(one, pod) for one in agents for pod in one.pods]
+        answers = await asyncio.gather(*(self._ask(one, pod) for one, pod in asked))
+        told = [answer for answer in answers if isinstance(answer, Targets)]
+        if not told:
+            return None
+        silent = [answer for answer in answers if isinstance(answer, str)]
+        errors = [*silent, *(one.error for one in told if one.error)]
+        return Targets(
+            sum(one.found for one in told),
+            sum(one.up for one in told),
+            sum(one.down for one in told),
+            errors[0] if errors else "",
+        )
+
+    async def _ask(self, agents: Agents, pod: str) -> Targets | str:
+        """What one agent says, or why it says nothing."""
+        async with self._slots:
+            try:
+                address = await self._address(agents.namespace, pod)
+                if not address:
+                    return f"{pod} has no address yet"
+                place = "/api/v1/targets?state=active" if agents.prometheus else "/metrics"
+                body = await self._fetch(f"http://{_bracketed(address)}:{agents.port}{place}")
+            except (GpuledgerError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._addresses.pop((agents.namespace, pod), None)
+                return f"{pod} does not answer ({str(error) or type(error).__name__})"
+        return read_prometheus(body) if agents.prometheus else read_agent(body)
+
+    async def _address(self, namespace: str, pod: str) -> str:
+        known = self._addresses.get((namespace, pod))
+        if known is None:
+            status = (await self._api.get(POD.path(namespace, pod))).get("status") or {}
+            known = str(status.get("podIP") or "")
+            if known:
+                self._addresses[namespace, pod] = known
+        return known
+
+
+def read_agent(body: bytes) -> Targets:
+    """From a page of `gpuledger agent`."""
+    states = {"up": 0, "down": 0, "unknown": 0}
+    for state, value in _TARGETS.findall(body):
+        word = state.decode()
+        if word in states:
+            states[word] += int(float(value))
+    return Targets(sum(states.values()), states["up"], states["down"])
+
+
+def read_prometheus(body: bytes) -> Targets | str:
+    """From what Prometheus answers at /api/v1/targets."""
+    try:
+        active = json.loads(body)["data"]["activeTargets"]
+        health = [str(one["health"]) for one in active]
+        errors = [str(one["lastError"]) for one in active if one.get("lastError")]
+    except (ValueError, KeyError, TypeError):
+        return "the agent's answer is not Prometheus's"
+    return Targets(len(health), health.count("up"), health.count("down"), errors[0] if errors else "")
+
+
+async def fetch_page(url: str) -> bytes:
+    """The page as it is, not longer than an agent's can be; nothing but 200 will do."""
+    async with (
+        aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+        session.get(url, allow_redirects=False) as answer,
+    ):
+        answer.raise_for_status()
+        if answer.status != 200:
+            raise aiohttp.ClientError(f"status {answer.status}")
+        body = bytearray()
+        async for piece in answer.content.iter_chunked(1 << 16):
+            body += piece
+            if len(body) > _LONGEST:
+                raise aiohttp.ClientError("a page without an end")
+        return bytes(body)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,71 @@
+"""`gpuledger operator` before it asks anybody anything, and what it lets its objects' programs check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuledger.cli.main import main
+from gpuledger.cli.operator_checks import check_agent, check_exporter
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "POD_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "there is no API server to ask; name one with --kubernetes-api or --kubeconfig"),
+        (
+            ("--kubernetes-api=http://127.0.0.1:1",),
+            "which namespace is the operator's own? Set POD_NAMESPACE or --namespace",
+        ),
+        (("--lease-duration=10ms",), "--lease-duration: a duration of at least 1 s is wanted, not '10ms'"),
+        (("all",), "operator takes no 'all'; see gpuledger operator --help"),
+    ],
+    ids=["no server", "no namespace", "a lease too short", "a word"],
+)
+def test_what_is_missing_is_said_in_one_line(
+    arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["operator", *arguments]) == 2
+    assert capsys.readouterr().err == f"gpuledger: {line}\n"
+
+
+def test_a_configuration_that_is_none_is_said_before_anything_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "operator.yaml"
+    file.write_text("namespaces: x\n")
+    where = ("--kubernetes-api=http://127.0.0.1:1", "--namespace=n", f"--config={file}")
+    assert main(["operator", *where]) == 2
+    assert str(file) in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operator", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "kubectl get gpumonitors" in told
+    assert "--lease-duration" in told
+
+
+RECEIVER = [{"url": "http://receiver:1/write"}]
+
+
+def test_an_agents_configuration_is_checked_by_the_agent() -> None:
+    target = {"targetName": "t", "type": "StaticEndpoints", "endpoints": [{"address": "a:1"}]}
+    good = {"features": {"openAgent": {"targets": [target]}}, "remote_write": RECEIVER}
+    assert check_agent(good) == ""
+    bad = {**target, "endpoints": [{"address": "a:1", "interval": "often"}]}
+    line = check_agent({**good, "features": {"openAgent": {"targets": [bad]}}})
+    assert line.startswith("features.openAgent.targets[0].endpoints[0].interval")
+
+
+def test_an_exporters_configuration_is_checked_by_the_exporter() -> None:
+    assert check_exporter({"interval": "5s"}) == ""
+    assert "did you mean 'interval'" in check_exporter({"intervall": "5s"})
+    assert check_exporter({"interval": "often"}).startswith("interval: ")

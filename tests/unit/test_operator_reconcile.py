@@ -1,0 +1,210 @@
+"""One look at a resource: what is done, in which order, and what is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gpuledger.host.clock import SystemClock
+from gpuledger.operator.api import Api, Question
+from gpuledger.operator.apply import Applier
+from gpuledger.operator.counts import Counts
+from gpuledger.operator.due import Due
+from gpuledger.operator.events import Events
+from gpuledger.operator.facts import Facts
+from gpuledger.operator.kinds import as_owner
+from gpuledger.operator.monitors import Monitors
+from gpuledger.operator.owned import Owned
+from gpuledger.operator.reconcile import FINALIZER, Reconciler
+from gpuledger.operator.render.objects import render
+from operator_api import MemoryApi
+from unit.operator_support import Json, gpu_monitor
+
+PATH = "/apis/gpuledger.dev/v1alpha1/gpumonitors/gpus"
+EXPORTER = "/apis/apps/v1/namespaces/n/daemonsets/gpumonitor-gpus-exporter"
+ALONE: Json = {"agent": {"enabled": False}}
+
+
+class Bench:
+    """A reconciler and the server that it works on; numbers in a status are written once an hour."""
+
+    def __init__(self, server: MemoryApi | None = None) -> None:
+        self.server = server or MemoryApi()
+        api, counts, clock = Api(self.server), Counts(), SystemClock()
+        self.owned = Owned()
+        self.monitors = Monitors(
+            lambda body, asked: render(asked, Facts(as_owner(body), "n")), 600.0, lambda _: None
+        )
+        self.reconciler = Reconciler(
+            *(api, self.monitors, self.owned, Applier(api, self.owned, ["n"], counts)),
+            *(Events(api, "me", clock, counts), Due(), clock, counts),
+            status_interval=3600.0,
+        )
+
+    def change(self, **content: Any) -> None:
+        """Somebody writes the resource."""
+        there = self.server.objects.get(PATH) or gpu_monitor(ALONE)
+        metadata = {**there["metadata"], **content.pop("metadata", {})}
+        generation = there["metadata"].get("generation", 0) + (
+            "spec" in content or "generation" not in metadata
+        )
+        self.server.keep(PATH, {**there, **content, "metadata": {**metadata, "generation": generation}})
+        self.monitors.take(self.server.objects[PATH])
+
+    async def look(self) -> float | None:
+        (monitor,) = self.monitors
+        return await self.reconciler.look(monitor)
+
+    def writes(self) -> list[str]:
+        found = [one for one in self.server.writes if "/events" not in one]
+        self.server.asked.clear()
+        return found
+
+    def exporters(self, ready: int) -> None:
+        """A controller tells of them."""
+        numbers = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), 8)
+        there = self.server.objects[EXPORTER]
+        status = {"observedGeneration": 1, "numberReady": ready, **numbers}
+        self.server.keep(EXPORTER, {**there, "status": status})
+        self.owned.take(self.server.objects[EXPORTER])
+
+
+class Statuses(MemoryApi):
+    """A server that has the status within the resource, as a subresource writes it."""
+
+    def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
+        if not question.path.endswith("/status"):
+            return super()._patch(question, body)
+        path = question.path.removesuffix("/status")
+        return super()._patch(
+            Question("PATCH", path, question.query, question.body, question.content_type), body
+        )
+
+
+def run(work: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def within() -> None:
+        await work(Bench(Statuses()))
+
+    asyncio.run(within())
+
+
+def status_of(bench: Bench) -> Json:
+    found: Json = bench.server.objects[PATH].get("status") or {}
+    return found
+
+
+def test_the_finalizer_comes_first_and_the_status_last() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.look()
+        first, *made, last = bench.writes()
+        assert first == f"PATCH {PATH}"
+        assert last == f"PATCH {PATH}/status"
+        assert f"PATCH {EXPORTER}" in made
+        assert bench.server.objects[PATH]["metadata"]["finalizers"] == [FINALIZER]
+
+    run(work)
+
+
+def test_a_second_look_asks_nothing() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.look()
+        bench.writes()
+        await bench.look()
+        assert bench.server.asked == []
+
+    run(work)
+
+
+def test_a_deleted_one_is_let_go_when_nothing_is_left_of_it() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.look()
+        bench.writes()
+        bench.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+        await bench.look()
+        *deleted, last = bench.writes()
+        assert {one.split()[0] for one in deleted} == {"DELETE"}
+        assert last == f"PATCH {PATH}"
+        assert [path for path in bench.server.objects if "/events/" not in path] == [PATH]
+        assert bench.server.objects[PATH]["metadata"]["finalizers"] == []
+
+    run(work)
+
+
+def test_the_finalizers_of_others_are_kept() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change(metadata={"finalizers": ["theirs"]})
+        await bench.look()
+        assert bench.server.objects[PATH]["metadata"]["finalizers"] == ["theirs", FINALIZER]
+        bench.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+        await bench.look()
+        assert bench.server.objects[PATH]["metadata"]["finalizers"] == ["theirs"]
+
+    run(work)
+
+
+def test_numbers_wait_and_turns_do_not() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.look()
+        bench.exporters(1)
+        bench.writes()
+        # It is available now: a turn.
+        await bench.look()
+        assert bench.writes() == [f"PATCH {PATH}/status"]
+        assert status_of(bench)["exportersReady"] == 1
+        bench.exporters(2)
+        after = await bench.look()
+        assert bench.writes() == []
+        assert after is not None, "it is looked at again when numbers may be written"
+        # All are ready: a turn again.
+        bench.exporters(8)
+        await bench.look()
+        assert bench.writes() == [f"PATCH {PATH}/status"]
+        assert status_of(bench)["exportersReady"] == 8
+
+    run(work)
+
+
+def test_a_spec_that_cannot_be_leaves_what_is_there() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.look()
+        made = {path for path in bench.server.objects if path != PATH and "/events" not in path}
+        bench.writes()
+        bench.change(spec={"exporter": {"port": "many"}})
+        await bench.look()
+        assert bench.writes() == [f"PATCH {PATH}/status"]
+        assert made <= bench.server.objects.keys()
+        degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
+        assert (degraded["status"], degraded["reason"]) == ("True", "InvalidSpec")
+        assert "spec.exporter.port" in degraded["message"]
+
+    run(work)
+
+
+def test_what_may_pass_is_told_when_it_has_not_passed_three_times() -> None:
+    class Away(Statuses):
+        away = True
+
+        async def send(self, question: Question) -> tuple[int, bytes]:
+            if self.away and "/daemonsets/" in question.path:
+                return 503, b'{"reason": "ServiceUnavailable"}'
+            return await super().send(question)
+
+    async def work() -> None:
+        server = Away()
+        bench = Bench(server)
+        bench.change()
+        assert [await bench.look() for _ in range(2)] == [1.0, 2.0]
+        assert status_of(bench) == {}
+        assert await bench.look() == 4.0
+        assert {one["reason"] for one in status_of(bench)["conditions"]} >= {"ApplyFailed"}
+        server.away = False
+        await bench.look()
+        assert "lastError" not in status_of(bench)
+
+    asyncio.run(work())

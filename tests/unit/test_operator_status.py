@@ -1,0 +1,151 @@
+"""What a resource's status says, of what is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuledger.operator.conditions import Condition, joined, told
+from gpuledger.operator.pods import Deadline, Pods, pods_of
+from gpuledger.operator.status import Standing, Targets, Trouble, is_same, is_urgent, status_of
+
+Json = dict[str, Any]
+NOW = 1_700_000_000.0
+READY = Pods(8, 8, 8)
+WELL = Standing(3, receiver_missing=False, exporters=READY, agents=Pods(1, 1, 1), made=True)
+WRONG = Trouble("InvalidSpec", ("spec.agent.replicas: a number is wanted",))
+
+
+def turns(standing: Standing) -> dict[str, tuple[str, str]]:
+    conditions = status_of(standing, {}, NOW)["conditions"]
+    return {one["type"]: (one["status"], one["reason"]) for one in conditions}
+
+
+@pytest.mark.parametrize(
+    ("standing", "condition", "status", "reason"),
+    [
+        (WELL, "Available", "True", "Running"),
+        (WELL, "Progressing", "False", "Complete"),
+        (WELL, "Degraded", "False", "AsWanted"),
+        (WELL, "ReceiverMissing", "False", "ReceiverNamed"),
+        (WELL, "FieldsIgnored", "False", "AllServed"),
+        (replace(WELL, made=False), "Available", "False", "NothingMade"),
+        (replace(WELL, exporters=Pods(0, 0, 0, settled=False, seen=False)), "Available", "False", "Starting"),
+        (replace(WELL, exporters=Pods(8, 8, 0)), "Available", "False", "NoExporterReady"),
+        (replace(WELL, exporters=Pods(8, 8, 1)), "Available", "True", "Running"),
+        (replace(WELL, exporters=Pods(0, 0, 0)), "Available", "True", "Running"),
+        (replace(WELL, agents=Pods(2, 2, 0)), "Available", "False", "NoAgentReady"),
+        (replace(WELL, exporters=Pods(8, 8, 7)), "Progressing", "True", "RollingOut"),
+        (replace(WELL, exporters=Pods(8, 7, 8)), "Progressing", "True", "RollingOut"),
+        (replace(WELL, exporters=Pods(8, 8, 8, settled=False)), "Progressing", "True", "RollingOut"),
+        (replace(WELL, exporters=Pods(8, 8, 7), stalled=True), "Progressing", "False", "DeadlineExceeded"),
+        (replace(WELL, exporters=Pods(8, 8, 7), stalled=True), "Degraded", "True", "PodsNotReady"),
+        (replace(WELL, trouble=WRONG), "Progressing", "False", "Halted"),
+        (replace(WELL, trouble=WRONG), "Degraded", "True", "InvalidSpec"),
+        # The last good one runs on.
+        (replace(WELL, trouble=WRONG), "Available", "True", "Running"),
+        (replace(WELL, targets=Targets(10, 9, 1)), "Degraded", "True", "TargetsDown"),
+        # Not yet scraped is not down.
+        (replace(WELL, targets=Targets(10, 8, 0)), "Degraded", "False", "AsWanted"),
+        (replace(WELL, receiver_missing=True), "ReceiverMissing", "True", "NoRemoteWrite"),
+        (replace(WELL, receiver_missing=None), "ReceiverMissing", "Unknown", "SpecRefused"),
+        (replace(WELL, ignored=("spec.license: not needed",)), "FieldsIgnored", "True", "NotServed"),
+    ],
+)
+def test_each_condition_says_what_is_so(standing: Standing, condition: str, status: str, reason: str) -> None:
+    assert turns(standing)[condition] == (status, reason)
+
+
+def test_numbers_that_nobody_knows_are_absent() -> None:
+    status = status_of(replace(WELL, exporters=Pods(0, 0, 0, seen=False), agents=None), {}, NOW)
+    numbers = ("gpuNodes", "exportersReady", "targetsFound", "targetsUp", "lastError")
+    assert [status[name] for name in numbers] == [None] * 5
+    known = status_of(replace(WELL, targets=Targets(4, 3, 1, "timed out")), {}, NOW)
+    assert [known[name] for name in numbers] == [8, 8, 4, 3, "timed out"]
+
+
+def test_trouble_is_told_with_the_path_of_the_field() -> None:
+    status = status_of(replace(WELL, trouble=WRONG), {}, NOW)
+    assert status["lastError"] == "spec.agent.replicas: a number is wanted"
+
+
+def test_the_time_is_that_of_the_last_turn() -> None:
+    one = Condition("Available", "True", "Running", "3 of 3")
+    first = told([one], 1, None, NOW)
+    later = told([replace(one, message="4 of 4")], 2, first, NOW + 60)
+    assert later[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
+    turned = told([replace(one, status="False")], 2, later, NOW + 60)
+    assert turned[0]["lastTransitionTime"] == "2023-11-14T22:14:20Z"
+
+
+def test_an_empty_message_is_left_out() -> None:
+    assert "message" not in told([Condition("A", "True", "B")], 1, None, NOW)[0]
+
+
+def as_kept(status: Json) -> Json:
+    """As the API server keeps it: what is null is not there."""
+    return {key: value for key, value in status.items() if value is not None}
+
+
+def test_what_was_written_is_not_written_again() -> None:
+    before = as_kept(status_of(WELL, {}, NOW))
+    assert is_same(status_of(WELL, before, NOW + 3600), before)
+
+
+@pytest.mark.parametrize(
+    ("after", "urgent"),
+    [
+        (replace(WELL, exporters=Pods(9, 9, 9)), False),
+        (replace(WELL, exporters=Pods(9, 9, 8)), True),
+        (replace(WELL, generation=4), True),
+        (replace(WELL, targets=Targets(1, 1, 0)), False),
+    ],
+    ids=["numbers", "a condition", "another spec", "targets"],
+)
+def test_only_a_turn_is_urgent(after: Standing, urgent: bool) -> None:
+    before = as_kept(status_of(WELL, {}, NOW))
+    status = status_of(after, before, NOW)
+    assert not is_same(status, before)
+    assert is_urgent(status, before) is urgent
+
+
+def test_very_many_lines_are_some() -> None:
+    assert joined(f"line {number}" for number in range(12)).endswith("line 9; and 2 more")
+    assert len(joined(["x" * 5000])) <= 1000
+
+
+def controlled(kind: str, generation: int = 1, spec: Json | None = None, **status: int) -> Json:
+    return {"kind": kind, "metadata": {"generation": generation}, "spec": spec or {}, "status": status}
+
+
+def test_pods_are_counted_over_all_sets() -> None:
+    numbers = {"desiredNumberScheduled": 4, "updatedNumberScheduled": 3, "numberReady": 2}
+    one = controlled("DaemonSet", observedGeneration=1, **numbers)
+    other = controlled("DaemonSet", 2, observedGeneration=1, **numbers)
+    assert pods_of([]) is None
+    assert pods_of([one]) == Pods(4, 3, 2)
+    assert pods_of([one, other]) == Pods(8, 6, 4, settled=False)
+
+
+def test_of_a_set_that_no_controller_has_seen_nothing_is_known() -> None:
+    assert pods_of([controlled("DaemonSet")]) == Pods(0, 0, 0, settled=False, seen=False)
+
+
+def test_a_stateful_set_wants_its_replicas() -> None:
+    status = {"observedGeneration": 1, "updatedReplicas": 2, "readyReplicas": 1}
+    assert pods_of([controlled("StatefulSet", spec={"replicas": 3}, **status)]) == Pods(3, 2, 1)
+
+
+def test_what_becomes_no_better_has_stalled() -> None:
+    deadline = Deadline(600.0)
+    assert deadline.look((Pods(8, 8, 3),), 1, 0.0) == 600.0
+    assert deadline.look((Pods(8, 8, 3),), 1, 500.0) == 100.0
+    # One more is ready: it goes on.
+    assert deadline.look((Pods(8, 8, 4),), 1, 550.0) == 600.0
+    assert deadline.look((Pods(8, 8, 4),), 1, 1150.0) == 0.0
+    # Another spec is another try.
+    assert deadline.look((Pods(8, 8, 4),), 2, 1150.0) == 600.0
+    assert deadline.look((READY,), 2, 9999.0) is None
+    assert deadline.look((None,), 2, 9999.0) is None

@@ -4,7 +4,7 @@
     python benchmarks/soak.py --minutes 10      shorter
 
 Two programs at once: one on the test's NVML library, whose processes, cards and MIG instances change with
-every fourth tick, and one on the simulator at twenty times the speed. Each is asked for all pages, all the time.
+every fourth tick, and one on the simulator at twenty times the speed. Each is asked for all pages.
 """
 
 from __future__ import annotations

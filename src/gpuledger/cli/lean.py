@@ -1,7 +1,8 @@
-"""What `serve` leaves out of memory."""
+"""What `serve` leaves out of memory, and what it gives back."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -17,3 +18,25 @@ def leave_out_tls() -> None:
             import asyncio  # noqa: F401  (loaded for its effect)
         finally:
             del sys.modules["ssl"]
+
+
+# malloc.h. The size from which a block is a mapping of its own, as glibc begins with.
+_M_MMAP_THRESHOLD = -3
+_LARGE = 128 << 10
+
+
+def give_back_large_blocks() -> None:
+    """Let every large block go back to the system as soon as it is freed, for as long as the program runs.
+
+    glibc takes blocks from 128 KiB on as mappings of their own, until one is freed: then it raises that limit
+    to its size, up to 32 MiB (mallopt(3), "dynamic mmap threshold"), and later ones lie in the heap. Pages of
+    changing size leave gaps there that what is made meanwhile keeps from being given back. A limit that is
+    set is not raised. One that the environment sets stays; other C libraries have none.
+    """
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    from ctypes import CDLL
+
+    set_option = getattr(CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _LARGE)

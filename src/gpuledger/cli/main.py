@@ -9,7 +9,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 
-from gpuledger.cli.lean import leave_out_tls
+from gpuledger.cli.lean import give_back_large_blocks, leave_out_tls
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 
 # Modules are loaded by name, so that a command pays only for itself.
@@ -92,6 +92,7 @@ def _run(words: list[str]) -> int:
         raise unknown("command", command, COMMANDS)
     if command == "serve":
         leave_out_tls()
+        give_back_large_blocks()
     try:
         run = import_module(f"gpuledger.cli.{command}").run
     except ModuleNotFoundError as error:

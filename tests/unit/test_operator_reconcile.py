@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from gpuledger.host.clock import SystemClock
 from gpuledger.operator.api import Api, Question
@@ -184,6 +187,43 @@ def test_a_spec_that_cannot_be_leaves_what_is_there() -> None:
         assert "spec.exporter.port" in degraded["message"]
 
     run(work)
+
+
+REFUSED: dict[str, Json] = {
+    "by the schema": {**ALONE, "exporter": {"port": "many"}},
+    "by the API server": {**ALONE, "exporter": {"image": "refused"}},
+}
+
+
+class Choosy(Statuses):
+    """Takes no DaemonSet with the image `refused`."""
+
+    def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
+        if question.path.startswith(EXPORTER) and '"refused"' in json.dumps(body):
+            return 422, {"reason": "Invalid", "message": "no such image"}
+        return super()._patch(question, body)
+
+
+@pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
+def test_what_runs_on_is_kept_as_it_was_when_the_spec_is_refused(spec: Json) -> None:
+    async def work() -> None:
+        bench = Bench(Choosy())
+        bench.change()
+        await bench.look()
+        was = bench.server.objects[EXPORTER]
+        bench.change(spec=spec)
+        await bench.look()
+        assert bench.server.objects[EXPORTER] == was
+        template = {**was["spec"]["template"], "metadata": {"labels": {}}}
+        changed = {**was, "spec": {**was["spec"], "template": template}}
+        bench.server.keep(EXPORTER, changed)
+        bench.owned.take(bench.server.objects[EXPORTER])
+        await bench.look()
+        assert bench.server.objects[EXPORTER]["spec"] == was["spec"]
+        degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
+        assert degraded["status"] == "True"
+
+    asyncio.run(work())
 
 
 def test_what_may_pass_is_told_when_it_has_not_passed_three_times() -> None:

@@ -30,6 +30,8 @@ class Monitor:
     deadline: Deadline
     # By the generation that it was made of; rendering is pure.
     rendered: tuple[int, Rendered] | None = None
+    # What was applied last, all of it, by this process; None while a part may be otherwise.
+    good: Rendered | None = None
     # Why what it asks for was not done, when that is not in the spec alone.
     trouble: Trouble | None = None
     targets: Targets | None = None

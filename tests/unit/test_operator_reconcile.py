@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,10 +18,11 @@ from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
 from gpuledger.operator.facts import Facts
 from gpuledger.operator.kinds import as_owner
-from gpuledger.operator.monitors import Monitors
+from gpuledger.operator.monitors import Monitors, Render
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.reconcile import FINALIZER, Reconciler
-from gpuledger.operator.render.objects import render
+from gpuledger.operator.render.objects import Rendered, render
+from gpuledger.operator.spec import GpuMonitor
 from operator_api import MemoryApi
 from unit.operator_support import Json, gpu_monitor
 
@@ -36,9 +38,8 @@ class Bench:
         self.server = server or MemoryApi()
         api, counts, clock = Api(self.server), Counts(), SystemClock()
         self.owned = Owned()
-        self.monitors = Monitors(
-            lambda body, asked: render(asked, Facts(as_owner(body), "n")), 600.0, lambda _: None
-        )
+        self.render: Render = lambda body, asked: render(asked, Facts(as_owner(body), "n"))
+        self.monitors = Monitors(lambda body, asked: self.render(body, asked), 600.0, lambda _: None)
         self.reconciler = Reconciler(
             *(api, self.monitors, self.owned, Applier(api, self.owned, ["n"], counts)),
             *(Events(api, "me", clock, counts), Due(), clock, counts),
@@ -224,6 +225,30 @@ def test_what_runs_on_is_kept_as_it_was_when_the_spec_is_refused(spec: Json) -> 
         assert degraded["status"] == "True"
 
     asyncio.run(work())
+
+
+def test_the_loop_goes_on_while_a_large_resource_is_rendered() -> None:
+    async def work(bench: Bench) -> None:
+        begun, others_went_on = asyncio.Event(), threading.Event()
+        loop, quick = asyncio.get_running_loop(), bench.render
+
+        def slow(body: Json, asked: GpuMonitor) -> Rendered:
+            loop.call_soon_threadsafe(begun.set)
+            assert others_went_on.wait(60)
+            return quick(body, asked)
+
+        bench.render = slow
+        bench.change()
+        looking = asyncio.create_task(bench.look())
+        await asyncio.wait_for(begun.wait(), 60)
+        # Meanwhile it is changed, and then deleted.
+        bench.change(spec={**ALONE, "exporter": {"image": "other"}})
+        bench.monitors.forget(bench.server.objects[PATH])
+        others_went_on.set()
+        await looking
+        assert bench.writes() == []
+
+    run(work)
 
 
 def test_what_may_pass_is_told_when_it_has_not_passed_three_times() -> None:

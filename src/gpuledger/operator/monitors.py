@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,16 @@ class Monitors:
                 self.forget(one.body)
         for body in listed:
             self.take(body)
+
+    async def prepare(self, monitor: Monitor) -> None:
+        """Render what is asked for now, beside the loop: thousands of targets take seconds, and the Lease has
+        to be renewed meanwhile.
+        """
+        while (asked := monitor.reading.monitor) is not None and not monitor.reading.problems:
+            if monitor.rendered is not None and monitor.rendered[0] == monitor.generation:
+                return
+            generation = monitor.generation
+            monitor.rendered = (generation, await asyncio.to_thread(self._render, monitor.body, asked))
 
     def judge(self, monitor: Monitor) -> tuple[Trouble | None, Rendered | None]:
         """Why what the resource asks for cannot be had, and what it is, where that can be said."""

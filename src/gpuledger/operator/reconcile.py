@@ -106,6 +106,10 @@ class Reconciler:
         return min((one for one in (after, told) if one is not None), default=None)
 
     async def _bring(self, monitor: Monitor) -> float | None:
+        if not _is_ending(monitor):
+            await self._monitors.prepare(monitor)
+        if self._monitors.get(monitor.uid) is None:
+            return None
         if _is_ending(monitor):
             await self._end(monitor)
             return None

@@ -75,11 +75,11 @@ bench: $(VENV)/.dev debian  ## measure a node and write the table in docs/perfor
 	$(BIN)/python benchmarks/agent.py --write docs/agent.md
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
 
-prove: bench             ## the long proofs (some hours): an hour of churn, instructions, mutants; writes their tables
+prove: bench             ## the long proofs (some hours): bench, an hour of churn, instructions, fuzz; writes their tables
 	$(BIN)/python benchmarks/soak.py --write docs/reliability.md
 	$(BIN)/python benchmarks/instructions.py --repeat 3 --write docs/performance.md
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
-	$(MAKE) fuzz mutants
+	$(MAKE) fuzz
 
 EXAMPLES ?= 5000
 fuzz: $(VENV)/.dev       ## the fuzz tests with EXAMPLES=5000 a law

@@ -182,14 +182,7 @@ def test_missing_permission_is_one_line_with_the_remedy(
         (ENTRY, Container(ID, "web", "nginx:1")),
         ({**ENTRY, "Names": ["/db/alias", "/web"]}, Container(ID, "web", "nginx:1")),
         ({**ENTRY, "Names": ["web"]}, Container(ID, "web", "nginx:1")),
-        (
-            {
-                **ENTRY,
-                "Labels": {"com.docker.compose.project": "shop", "com.docker.compose.service": "front"},
-            },
-            Container(ID, "web", "nginx:1", "shop", "front"),
-        ),
-        ({**ENTRY, "Labels": None, "Image": None}, Container(ID, "web")),
+        ({**ENTRY, "Image": None}, Container(ID, "web")),
         ({**ENTRY, "Names": []}, None),
         ({**ENTRY, "Names": None}, None),
         ({**ENTRY, "Id": ""}, None),

@@ -109,7 +109,7 @@ def read_containers(raw: bytes) -> None:
     except (ValueError, RecursionError):
         return
     for one in found:
-        check_text(one.name, one.image, one.compose_project)
+        check_text(one.name, one.image)
 
 
 def check_grants(told: PodResources) -> None:

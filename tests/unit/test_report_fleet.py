@@ -512,3 +512,29 @@ def test_energy_names_match_the_family() -> None:
     from gpuledger.dialects.native.energy import ENERGY as FAMILY
 
     assert FAMILY.labels == ENERGY
+
+
+def seconds_of(books: Books) -> list[float]:
+    return list(books.fleet.seconds[RESIDENT].values())
+
+
+def test_seconds_of_several_ranges_are_summed() -> None:
+    books = Books()
+    for day in range(2):
+        times = {RESIDENT: [(owner("GPU-0", "p"), day * HOUR, (day + 1) * HOUR)]}
+        books.day([(device("GPU-0"), 0.0, 0.0)], [], times)
+    assert seconds_of(books) == [2 * HOUR]
+
+
+def test_seconds_that_were_told_before_anybody_asked_are_not_of_the_period() -> None:
+    books = Books()
+    books.day([(device("GPU-0"), 5.0, 9.0)], [], {RESIDENT: [(owner("GPU-0", "p"), 100.0, 300.0)]})
+    assert seconds_of(books) == [200.0]
+
+
+def test_a_gpu_that_is_first_told_behind_the_period_has_not_counted_from_nothing() -> None:
+    books = Books()
+    books.day([(device("GPU-0"), 5.0, 9.0)], [])
+    after = part(books.now, books.now + 90, [(device("GPU-0"), 9.0, 9.0), (device("GPU-9"), 100.0, 130.0)])
+    books.fleet.end(after, Ending(), complete=True)
+    assert books.fleet.devices.late[("GPU-9",)].amount == 30

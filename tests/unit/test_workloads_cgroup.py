@@ -386,7 +386,6 @@ OTHER_BATCH_SYSTEMS: list[Row] = [
 USERS_AND_UNITS: list[Row] = [
     (f"{USER}/session-3.scope", user(1000, "session-3.scope"), "ssh login"),
     ("/user.slice/user-0.slice/session-c1.scope", user(0, "session-c1.scope"), "root's login"),
-    (f"{USER}:session-3.scope", user(1000, "session-3.scope"), "a colon between slice and scope"),
     (
         f"{USER}/user@1000.service/app.slice/app-gnome-blender-4242.scope",
         user(1000, "app-gnome-blender-4242.scope"),
@@ -566,3 +565,8 @@ def test_the_order_of_lines_does_not_matter(row: Row, chance: Random) -> None:
     lines = row[0].splitlines()
     chance.shuffle(lines)
     assert owner("\n".join(lines)) == CgroupOwner(**row[1])
+
+
+def test_a_colon_parts_segments_as_a_slash_does() -> None:
+    found = owner(f"0::{USER}:session-3.scope\n")
+    assert (found.kind, found.uid, found.unit) == ("user", 1000, "session-3.scope")

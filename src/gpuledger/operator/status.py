@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from gpuledger.operator.api import Json
 from gpuledger.operator.conditions import Condition, joined, told
@@ -47,10 +46,6 @@ class Standing:
     made: bool = False
     # Pods are missing, and nothing has become better for the whole deadline.
     stalled: bool = False
-
-
-# Absent numbers are taken out of what was written before.
-COUNTS: Final = ("gpuNodes", "exportersReady", "targetsFound", "targetsUp", "lastError")
 
 
 def status_of(standing: Standing, before: Mapping[str, object], unix: float) -> Json:

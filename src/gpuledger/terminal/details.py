@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from gpuledger.terminal import figures
-from gpuledger.terminal.picture import DeviceRow, Holder, Picture, ProcessRow
+from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow
 from gpuledger.workloads.checks import REASONS
 
 Fact = tuple[str, str]
@@ -42,22 +42,6 @@ def facts_of_process(row: ProcessRow, picture: Picture) -> list[Fact]:
         ("measured", _energy(row.measured)),
         ("apportioned", _energy(_difference(row.joules, row.measured))),
         ("began", _began(row, picture.unix)),
-    ]
-
-
-def facts_of_device(row: DeviceRow) -> list[Fact]:
-    """Name and text."""
-    holders = row.present
-    return [
-        ("GPU", f"{row.gpu}/{row.instance}" if row.instance else row.gpu),
-        ("model", row.name or figures.ABSENT),
-        *([("MIG profile", row.profile)] if row.profile else []),
-        ("UUID", row.uuid),
-        *([("PCI bus id", row.pci)] if row.pci else []),
-        ("state", "does not answer" if not row.up else row.state or figures.ABSENT),
-        ("processes", figures.count(row.processes)),
-        ("energy", _energy(row.joules)),
-        *(("who", _holder(holder)) for holder in holders),
     ]
 
 
@@ -102,12 +86,3 @@ def _began(row: ProcessRow, now: float) -> str:
     at = datetime.fromtimestamp(row.start).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     lasting = figures.lasting(now - row.start)
     return f"{at}, {lasting} ago" if row.exact else f"before {at}: first seen {lasting} ago"
-
-
-def _holder(holder: Holder) -> str:
-    parts = [holder.owner.text or "not known"]
-    if holder.processes is not None:
-        parts.append("1 process" if holder.processes == 1 else f"{holder.processes} processes")
-    if holder.held:
-        parts.append(f"held unused for {figures.lasting(holder.held)}")
-    return ", ".join(parts)

@@ -6,7 +6,7 @@ Integer milliwatts; times are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # What is learnt is the 5th percentile of at least a minute of quiet within a week.
@@ -127,6 +127,3 @@ def given_floors(empty_watts: float | None, resident_watts: float | None) -> Flo
         None if empty_watts is None else round(empty_watts * 1000),
         None if resident_watts is None else round(resident_watts * 1000),
     )
-
-
-NO_FLOORS: Mapping[str, Floors] = {}

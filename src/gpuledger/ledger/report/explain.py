@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
 
-FOLDED = "folded"
-
 
 class With(NamedTuple):
     """Somebody else who was on the Gpu: a name, and the millijoules booked to him."""

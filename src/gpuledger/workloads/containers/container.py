@@ -13,13 +13,11 @@ _SHORTEST_ID = 12
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. `compose_project` and `compose_service` are empty outside Docker Compose."""
+    """One container."""
 
     id: str
     name: str
     image: str = ""
-    compose_project: str = ""
-    compose_service: str = ""
 
 
 class Containers:
@@ -70,14 +68,10 @@ def _container(entry: dict[str, object]) -> Container | None:
     identity = _text(entry.get("Id"))
     if not name or len(identity) < _SHORTEST_ID:
         return None
-    told = entry.get("Labels")
-    labels = told if isinstance(told, dict) else {}
     return Container(
         id=identity,
         name=clean_name(name),
         image=clean_name(_text(entry.get("Image"))),
-        compose_project=clean_name(_text(labels.get("com.docker.compose.project"))),
-        compose_service=clean_name(_text(labels.get("com.docker.compose.service"))),
     )
 
 

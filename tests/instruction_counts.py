@@ -1,0 +1,83 @@
+"""Machine instructions, counted by valgrind's callgrind: what a piece of work costs, whatever else runs.
+
+Per piece they are the difference between two runs that do it more and less often, with hashes that are the
+same in each: equal to the second decimal from run to run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WORKS = {"post": "post a tick", "render": "make a page", "scrape": "answer a scrape"}
+FEW, MANY = 2, 10
+
+WORKER = """
+import sys
+from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.settings import DEFAULT, DialectSettings
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.page import Health, Page
+from gpuledger.model.quantities import QUANTITIES
+from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.routes import Request
+from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.simulator.reader import parse
+from gpuledger.sources.simulator.simulator import Simulator
+
+class Clock:
+    now = 0.0
+    def unix(self): return 1_700_000_000.0 + self.now
+    def elapsed(self): return 5_000.0 + self.now
+
+clock = Clock()
+gpu = "  - {count: 8, memory: 80GB, processes: [" + ", ".join(["{name: python, load: 0.1}"] * 8) + "]}\\n"
+source = Simulator(parse("gpus:\\n" + gpu, "bench"), SourceSettings(seed=1), clock)
+snapshots = []
+# As many whatever is to be done: what it costs to make them up is nobody's.
+for _ in range(11):
+    snapshots.append(source.read(frozenset(QUANTITIES.values())))
+    clock.now += 1.0
+ledger, state = Ledger(LedgerSettings()), None
+every = dialects(DialectSettings(), "0")
+request = Request("GET", "/metrics", "", {"accept-encoding": "gzip"})
+state = ledger.post(snapshots[0])
+page = Page(clock.unix(), source.info, snapshots[0], state, Health())
+kept = PageStore(every, clock, page, DEFAULT).handler(DEFAULT)
+kept(request)
+for number in range(int(sys.argv[2])):
+    if sys.argv[1] == "post":
+        ledger.post(snapshots[number + 1])
+    elif sys.argv[1] == "render":
+        PageStore(every, clock, page, DEFAULT).handler(DEFAULT)(request)
+    else:
+        kept(request)
+"""
+
+
+def instructions(work: str, times: int) -> int:
+    """Of a whole process that does the work so often."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = {
+            **os.environ,
+            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": str(ROOT / "src"),
+            "GPULEDGER_STATE_DIR": "none",
+        }
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
+        command += [sys.executable, "-s", "-c", WORKER, work, str(times)]
+        done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    assert found, done.stderr
+    return int(found[1])
+
+
+def per_piece(work: str) -> float:
+    """What one more piece of work costs."""
+    return (instructions(work, MANY) - instructions(work, FEW)) / (MANY - FEW)

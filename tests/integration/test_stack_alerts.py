@@ -24,6 +24,9 @@ from stack import (
     watching,
 )
 
+# One process starts what these are about.
+pytestmark = pytest.mark.xdist_group("stack-alerts")
+
 SCENARIO = """
 gpus:
   - model: NVIDIA H100 80GB HBM3

@@ -33,7 +33,7 @@ integration: $(VENV)/.dev debian  ## the tests that start real programs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration
 
 e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes node (root; builds it once, some minutes)
-	$(SUDO) $(BIN)/python -B -m pytest -p no:cacheprovider tests/cluster
+	$(SUDO) $(BIN)/python -B -m pytest -n 2 --dist loadgroup -p no:cacheprovider tests/cluster
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules
 	$(BIN)/ruff check src tests benchmarks deploy docs

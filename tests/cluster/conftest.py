@@ -29,6 +29,17 @@ PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
 DEPLOY = HERE.parent.parent / "deploy"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two clusters side by side, if there are two processes: one for what needs a node (or its image, which
+    takes long to make), one for what needs a control plane alone.
+    """
+    for item in items:
+        if HERE in item.path.parents:
+            wanted = {"node", "images"} & set(getattr(item, "fixturenames", ()))
+            item.add_marker(pytest.mark.xdist_group("node" if wanted else "control-plane"))
+
+
 @pytest.fixture(scope="session")
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     # Not pytest's own folder: paths of sockets must stay below 108 characters.

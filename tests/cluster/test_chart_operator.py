@@ -20,6 +20,7 @@ from running import wait_until
 IN = "ruled"
 VALUES: Json = {"operator": {"enabled": True, "uninstall": {"enabled": False}}}
 DEFINITIONS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+AGENTS = "apis/monitoring.whatap.com/v2alpha1/whatapagents"
 MONITORS = "apis/gpuledger.dev/v1alpha1/gpumonitors"
 GPU_MONITORS = gpu_monitor_crd()["metadata"]["name"]
 WHATAP_AGENTS = whatap_agent_crd()["metadata"]["name"]
@@ -98,6 +99,32 @@ def test_an_upgrade_brings_the_definition_up_to_date(
     assert columns() == ["GPU Nodes"]
     helm.upgrade(VALUES, wait=False)
     assert columns()[:2] == ["GPU Nodes", "Ready"]
+
+
+def test_a_whatap_agent_that_nobody_serves_any_more_is_warned_of(
+    helm: Helm, control_plane: ControlPlane
+) -> None:
+    def notes(release: Json) -> str:
+        return str(release.get("notes") or release["info"]["notes"])
+
+    compat = {"whatapCompat": {"enabled": True, "createNamespace": False, "namespace": IN}}
+    served = helm.install({**VALUES, **compat}, wait=False)
+    wait_until(lambda: control_plane.admin.ask("GET", AGENTS).is_success, "the definition to be served")
+    body = {
+        "apiVersion": "monitoring.whatap.com/v2alpha1",
+        "kind": "WhatapAgent",
+        "metadata": {"name": "whatap", "finalizers": ["gpuledger.dev/operator"]},
+        "spec": {},
+    }
+    control_plane.admin.call("POST", AGENTS, body)
+    try:
+        left = helm.upgrade(VALUES, wait=False)
+    finally:
+        control_plane.admin.call("PATCH", f"{AGENTS}/whatap", {"metadata": {"finalizers": None}})
+        control_plane.admin.call("DELETE", f"{AGENTS}/whatap")
+    gone = helm.upgrade(VALUES, wait=False)
+    assert "nobody serves the WhatapAgent whatap" in notes(left)
+    assert all("nobody serves" not in notes(one) for one in (served, gone))
 
 
 def test_before_the_release_goes_resources_and_definitions_do(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster.control_plane import ControlPlane, Json
 from cluster.document_002 import EXAMPLES, HYBRID
@@ -341,26 +340,6 @@ def _versions(cluster: Installed, made: list[str]) -> dict[str, str]:
         namespace, _, name = place.partition("/")
         found[line] = cluster.get(kind, name, namespace.strip("-"))["metadata"]["resourceVersion"]
     return found
-
-
-def test_without_a_receiver_exporters_run_and_the_status_says_what_is_missing(
-    release: Installed, control_plane: ControlPlane
-) -> None:
-    written = release.config.read_text()
-    config = yaml.safe_load(written)
-    config["defaultRemoteWrite"] = []
-    try:
-        with release.operators() as start:
-            release.config.write_text(yaml.safe_dump(config))
-            start("--lease-name=another").wait_leads()
-            release.apply("GpuMonitor", "main", {})
-            release.wait_condition("GpuMonitor", "main", "ReceiverMissing", "True", "NoRemoteWrite")
-            assert [one for one in release.made() if one.startswith(("DaemonSet", "StatefulSet"))] == [
-                f"DaemonSet {NAMESPACE}/{EXPORTER}"
-            ]
-            release.delete_all()
-    finally:
-        release.config.write_text(written)
 
 
 def test_of_two_that_choose_the_same_nodes_the_later_is_refused(cluster: Installed) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cluster.control_plane import Client, ControlPlane
 from cluster.document_002 import EXAMPLES
@@ -148,3 +149,23 @@ def test_a_definition_may_go_and_come_back(release: Installed, control_plane: Co
         release.wait_condition("GpuMonitor", "main", "Available", "False", "Starting", 120)
         assert operator.program.process.poll() is None
         release.delete("GpuMonitor", "main")
+
+
+def test_without_a_receiver_exporters_run_and_the_status_says_what_is_missing(
+    release: Installed,
+) -> None:
+    written = release.config.read_text()
+    config = yaml.safe_load(written)
+    config["defaultRemoteWrite"] = []
+    try:
+        with release.operators() as start:
+            release.config.write_text(yaml.safe_dump(config))
+            start().wait_leads()
+            release.apply("GpuMonitor", "main", {})
+            release.wait_condition("GpuMonitor", "main", "ReceiverMissing", "True", "NoRemoteWrite")
+            assert [one for one in release.made() if one.startswith(("DaemonSet", "StatefulSet"))] == [
+                f"DaemonSet {NAMESPACE}/gpumonitor-main-exporter"
+            ]
+            release.delete_all()
+    finally:
+        release.config.write_text(written)

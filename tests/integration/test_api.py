@@ -18,6 +18,9 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from gpuledger.web.api.endpoints import ENDPOINTS
 from running import Server, serving, wait_until
 
+# One process starts what these are about.
+pytestmark = pytest.mark.xdist_group("api")
+
 API = "/api/v1/"
 
 load_all_checks()

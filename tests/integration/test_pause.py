@@ -189,7 +189,7 @@ def test_when_none_runs_here_it_is_said_in_one_line(machine: Machine, command: s
 
 
 BAD_INPUT = [
-    (["pause", "--for", "25h"], "--for: a duration of at most 86400 s is wanted, not '25h'"),
+    (["pause", "--for", "25h"], "--for: a duration of at most 1d is wanted, not '25h'"),
     (["pause", "--for", "soon"], "--for: a duration such as"),
     (["pause", "10m"], "pause takes no '10m'"),
     (["pause", "--forr", "1m"], "unknown flag '--forr'; did you mean '--for'?"),

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -22,15 +23,20 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, wh
 
 
 @pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Outside of pytest's own directories, which each run of it closes to others."""
+    with TemporaryDirectory(prefix="gpuledger-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory of the ordinary user's, which others may enter."""
+    """A directory of the ordinary user's."""
     made = tmp_path / "home"
     made.mkdir()
     if os.geteuid() == 0:
         os.chown(made, UID, UID)
-        # pytest's own are closed to others.
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
     return made
 
 

@@ -15,6 +15,9 @@ import pytest
 
 from documentation import DOCS, ROOT
 
+# One process starts what these are about.
+pytestmark = pytest.mark.xdist_group("site")
+
 FRONT = "index.html"
 # What a browser fetches by itself when it shows a page, by element and attribute.
 FETCHED = {

@@ -18,6 +18,9 @@ from nvml.library import NvmlState, build
 from running import Prometheus, prometheus, serving, wait_until
 from smi.panels import DASHBOARDS, of
 
+# One process starts what these are about.
+pytestmark = pytest.mark.xdist_group("smi-prometheus")
+
 HERE = Path(__file__).parent.parent
 (CAPTURE,) = (HERE / "fixtures" / "smi" / "panels").glob("*.txt")
 JOB = "nvidia gpu (exporter)"

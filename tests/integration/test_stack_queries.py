@@ -15,6 +15,9 @@ import pytest
 from running import serving, wait_until
 from stack import EXPORTER, StackPrometheus, alerts, watching
 
+# One process starts what these are about.
+pytestmark = pytest.mark.xdist_group("stack-queries")
+
 DOC = (Path(__file__).parents[2] / "docs/queries.md").read_text()
 SCENARIO = """
 gpus:

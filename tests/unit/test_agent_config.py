@@ -210,6 +210,10 @@ remote_write: [{url: "http://127.0.0.1:1/write"}]
     ]
 
 
+def test_what_stands_in_quotes_is_a_name_and_not_nothing(tmp_path: Path) -> None:
+    assert one(tmp_path, {"address": "a:1"}, targetName="null").group == "null"
+
+
 @pytest.mark.parametrize(
     ("merged", "wrong"),
     [

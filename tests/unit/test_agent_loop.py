@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import struct
 from collections.abc import Collection
@@ -15,6 +16,7 @@ from gpuledger.agent.agent import AgentView
 from gpuledger.agent.families import SPECS, tell
 from gpuledger.agent.overview import render
 from gpuledger.agent.relabel.rule import Relabelling, Rule
+from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.labelling import Delivery
 from gpuledger.agent.scrape.loop import Deliveries, TargetLoop
 from gpuledger.agent.scrape.pool import Pool
@@ -23,8 +25,11 @@ from gpuledger.agent.scrape.timing import Beat
 from gpuledger.exposition.remote_write import STALE
 from gpuledger.exposition.text import encode
 from gpuledger.host.clock import SystemClock
+from gpuledger.operator.status import Targets
+from gpuledger.operator.targets import read_prometheus
 from gpuledger.outputs.remote_write.block import Block
 from gpuledger.outputs.remote_write.state import ReceiverState
+from gpuledger.outputs.routes import Request, Response
 from running import promtool_check
 from scripted_target import Answer, scripted
 from write_request import series_of
@@ -324,6 +329,20 @@ def test_the_agents_own_page_and_metrics_tell_of_a_target_that_fails() -> None:
     assert 'gpuledger_agent_targets{group="t",state="down"} 1\n' in text
     assert 'gpuledger_agent_scrape_failures_total{group="t",reason="request"} 1\n' in text
     assert promtool_check(text) == (0, [])
+
+
+def test_programs_are_told_in_prometheuss_words_why_a_target_is_down() -> None:
+    loops = [TargetLoop(target(1), ALL, Taken().accept, SystemClock()) for _ in range(2)]
+    asyncio.run(loops[0].scrape(1_700_000_000_000))
+    answer = routes_of(lambda: view_of(loops)).respond(Request("GET", "/api/v1/targets", "state=active"))
+    assert isinstance(answer, Response)
+    assert answer.content_type == "application/json"
+    down, unknown = json.loads(answer.body)["data"]["activeTargets"]
+    assert (down["health"], down["scrapePool"], down["scrapeUrl"]) == ("down", "t", loops[0].target.url)
+    assert down["lastError"] == "cannot connect: connection refused"
+    assert down["lastScrape"] == "2023-11-14T22:13:20Z"
+    assert (unknown["health"], unknown["lastError"]) == ("unknown", "")
+    assert read_prometheus(answer.body) == Targets(2, 0, 1, f"{loops[0].target.url}: {down['lastError']}")
 
 
 @pytest.mark.parametrize("refreshing", [True, False], ids=["refreshing", "still"])

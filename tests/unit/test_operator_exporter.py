@@ -285,6 +285,25 @@ def test_every_object_says_whose_it_is() -> None:
         ]
 
 
+def test_labels_by_which_pods_are_found_are_nobodys_to_change_and_that_is_told() -> None:
+    mine = {"gpuledger.dev/monitor": "other", "team": "ml"}
+    resource = gpu_monitor({part: {"podLabels": mine} for part in ("exporter", "agent")})
+    why = "is the operator's own: by it pods are found"
+    assert [str(one) for one in read(resource).ignored] == [
+        f"spec.{part}.podLabels.gpuledger.dev/monitor: {why}" for part in ("exporter", "agent")
+    ]
+    labels = only("DaemonSet", resource)["spec"]["template"]["metadata"]["labels"]
+    assert (labels["gpuledger.dev/monitor"], labels["team"]) == ("gpus", "ml")
+
+
+def test_amounts_are_texts_which_every_api_server_takes() -> None:
+    said = {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"nvidia.com/gpu": 0, "memory": 1024}}
+    texts = {"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"nvidia.com/gpu": "0", "memory": "1024"}}
+    resource = gpu_monitor({part: {"resources": said} for part in ("exporter", "agent")})
+    for kind in ("DaemonSet", "StatefulSet"):
+        assert container(resource, kind)["resources"] == texts
+
+
 def test_objects_of_two_resources_have_no_name_in_common() -> None:
     names = ("x", "x-agent", "x-exporter", "gpumonitor-x")
     listed = [set(made(gpu_monitor(name=name))) for name in names]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from gpuledger.host.clock import SystemClock
 from gpuledger.operator.api import Api, Question
@@ -14,10 +18,11 @@ from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
 from gpuledger.operator.facts import Facts
 from gpuledger.operator.kinds import as_owner
-from gpuledger.operator.monitors import Monitors
+from gpuledger.operator.monitors import Monitors, Render
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.reconcile import FINALIZER, Reconciler
-from gpuledger.operator.render.objects import render
+from gpuledger.operator.render.objects import Rendered, render
+from gpuledger.operator.spec import GpuMonitor
 from operator_api import MemoryApi
 from unit.operator_support import Json, gpu_monitor
 
@@ -33,9 +38,8 @@ class Bench:
         self.server = server or MemoryApi()
         api, counts, clock = Api(self.server), Counts(), SystemClock()
         self.owned = Owned()
-        self.monitors = Monitors(
-            lambda body, asked: render(asked, Facts(as_owner(body), "n")), 600.0, lambda _: None
-        )
+        self.render: Render = lambda body, asked: render(asked, Facts(as_owner(body), "n"))
+        self.monitors = Monitors(lambda body, asked: self.render(body, asked), 600.0, lambda _: None)
         self.reconciler = Reconciler(
             *(api, self.monitors, self.owned, Applier(api, self.owned, ["n"], counts)),
             *(Events(api, "me", clock, counts), Due(), clock, counts),
@@ -182,6 +186,67 @@ def test_a_spec_that_cannot_be_leaves_what_is_there() -> None:
         degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
         assert (degraded["status"], degraded["reason"]) == ("True", "InvalidSpec")
         assert "spec.exporter.port" in degraded["message"]
+
+    run(work)
+
+
+REFUSED: dict[str, Json] = {
+    "by the schema": {**ALONE, "exporter": {"port": "many"}},
+    "by the API server": {**ALONE, "exporter": {"image": "refused"}},
+}
+
+
+class Choosy(Statuses):
+    """Takes no DaemonSet with the image `refused`."""
+
+    def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
+        if question.path.startswith(EXPORTER) and '"refused"' in json.dumps(body):
+            return 422, {"reason": "Invalid", "message": "no such image"}
+        return super()._patch(question, body)
+
+
+@pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
+def test_what_runs_on_is_kept_as_it_was_when_the_spec_is_refused(spec: Json) -> None:
+    async def work() -> None:
+        bench = Bench(Choosy())
+        bench.change()
+        await bench.look()
+        was = bench.server.objects[EXPORTER]
+        bench.change(spec=spec)
+        await bench.look()
+        assert bench.server.objects[EXPORTER] == was
+        template = {**was["spec"]["template"], "metadata": {"labels": {}}}
+        changed = {**was, "spec": {**was["spec"], "template": template}}
+        bench.server.keep(EXPORTER, changed)
+        bench.owned.take(bench.server.objects[EXPORTER])
+        await bench.look()
+        assert bench.server.objects[EXPORTER]["spec"] == was["spec"]
+        degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
+        assert degraded["status"] == "True"
+
+    asyncio.run(work())
+
+
+def test_the_loop_goes_on_while_a_large_resource_is_rendered() -> None:
+    async def work(bench: Bench) -> None:
+        begun, others_went_on = asyncio.Event(), threading.Event()
+        loop, quick = asyncio.get_running_loop(), bench.render
+
+        def slow(body: Json, asked: GpuMonitor) -> Rendered:
+            loop.call_soon_threadsafe(begun.set)
+            assert others_went_on.wait(60)
+            return quick(body, asked)
+
+        bench.render = slow
+        bench.change()
+        looking = asyncio.create_task(bench.look())
+        await asyncio.wait_for(begun.wait(), 60)
+        # Meanwhile it is changed, and then deleted.
+        bench.change(spec={**ALONE, "exporter": {"image": "other"}})
+        bench.monitors.forget(bench.server.objects[PATH])
+        others_went_on.set()
+        await looking
+        assert bench.writes() == []
 
     run(work)
 

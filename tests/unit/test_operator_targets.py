@@ -92,6 +92,21 @@ def test_one_that_is_silent_is_told_beside_what_the_others_say() -> None:
     assert found == Targets(6, 3, 1, "agent-1 does not answer (refused)")
 
 
+def test_of_a_target_that_is_down_the_agent_is_asked_why() -> None:
+    active = [
+        {"health": "up", "lastError": "", "scrapeUrl": "http://a:1/metrics"},
+        {"health": "down", "lastError": "connection refused", "scrapeUrl": "http://b:1/metrics"},
+    ]
+    told = {
+        "http://10.0.0.1:9401/metrics": PAGE,
+        "http://10.0.0.1:9401/api/v1/targets?state=active": json.dumps(
+            {"data": {"activeTargets": active}}
+        ).encode(),
+    }
+    found = count(Pods({"agent-0": "10.0.0.1"}), told, Agents("n", "agent", 1, 9401))
+    assert found == Targets(6, 3, 1, "http://b:1/metrics: connection refused")
+
+
 def test_while_none_answers_nothing_is_known() -> None:
     assert count(Pods({}), {}) is None
     assert count(Pods({"agent-0": "", "agent-1": ""}), {}) is None

@@ -258,6 +258,7 @@ def test_a_bad_file_keeps_the_last_good_settings_and_is_told(
     taken = simulated.health.last_success
     # Without its own dialects a listener tells those of `dialect`.
     simulated.file.write_text(f"metric_prefix: other\n{text}")
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "gpuledger.reload"):
         simulated.reloader.reload()
     simulated.made.parts.node.tick()

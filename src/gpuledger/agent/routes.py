@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
+from gpuledger.agent import active
 from gpuledger.agent.agent import AgentView
 from gpuledger.agent.families import tell
 from gpuledger.agent.overview import overview
@@ -17,8 +18,9 @@ _GZIP: Final = 31
 
 
 def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Routes:
-    """The page, the metrics and the probes, under these names. It lives as soon as it listens; it is ready
-    once what is to be found in a cluster was looked for, well or in vain: others hand targets over then.
+    """The page, the metrics, the list of targets and the probes, under these names. It lives as soon as it
+    listens; it is ready once what is to be found in a cluster was looked for, well or in vain: others hand
+    targets over then.
     """
 
     def metrics(request: Request) -> Response:
@@ -38,4 +40,11 @@ def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Rout
         missing = view().unready
         return plain(f"NOT READY: {missing}", 503, (("Retry-After", "1"),)) if missing else plain("OK")
 
-    return Routes({"/": overview(view), "/metrics": metrics, HEALTHY: well, READY: ready}, hosts=hosts)
+    handlers = {
+        "/": overview(view),
+        "/metrics": metrics,
+        active.PATH: active.active_targets(view),
+        HEALTHY: well,
+        READY: ready,
+    }
+    return Routes(handlers, hosts=hosts)

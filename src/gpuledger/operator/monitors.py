@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ class Monitor:
     deadline: Deadline
     # By the generation that it was made of; rendering is pure.
     rendered: tuple[int, Rendered] | None = None
+    # What was applied last, all of it, by this process; None while a part may be otherwise.
+    good: Rendered | None = None
     # Why what it asks for was not done, when that is not in the spec alone.
     trouble: Trouble | None = None
     targets: Targets | None = None
@@ -109,6 +112,16 @@ class Monitors:
                 self.forget(one.body)
         for body in listed:
             self.take(body)
+
+    async def prepare(self, monitor: Monitor) -> None:
+        """Render what is asked for now, beside the loop: thousands of targets take seconds, and the Lease has
+        to be renewed meanwhile.
+        """
+        while (asked := monitor.reading.monitor) is not None and not monitor.reading.problems:
+            if monitor.rendered is not None and monitor.rendered[0] == monitor.generation:
+                return
+            generation = monitor.generation
+            monitor.rendered = (generation, await asyncio.to_thread(self._render, monitor.body, asked))
 
     def judge(self, monitor: Monitor) -> tuple[Trouble | None, Rendered | None]:
         """Why what the resource asks for cannot be had, and what it is, where that can be said."""

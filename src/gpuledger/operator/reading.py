@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuledger.operator.problem import Problem
+from gpuledger.operator.render.names import OWN_LABELS
 from gpuledger.operator.schema.gpu_monitor import METADATA_NAME, SPEC
 from gpuledger.operator.sections import agent_of, exporter_of, mappings
 from gpuledger.operator.spec import GpuMonitor
@@ -49,4 +50,15 @@ def read(resource: Mapping[str, Any]) -> Read:
         agent_of(spec.get("agent") or {}),
         mappings(spec.get("imagePullSecrets")),
     )
-    return Read(monitor)
+    return Read(monitor, ignored=tuple(_ignored(monitor)))
+
+
+def _ignored(monitor: GpuMonitor) -> Iterator[Problem]:
+    parts = (
+        (monitor.exporter_path, monitor.exporter.pods),
+        (monitor.agent_path, monitor.agent.pods),
+    )
+    for path, pods in parts:
+        for name in OWN_LABELS:
+            if name in pods.labels:
+                yield Problem(f"{path}.podLabels.{name}", "is the operator's own: by it pods are found")

@@ -23,6 +23,7 @@ from gpuledger.operator.kinds import GPU_MONITOR, WHATAP_AGENT, Key
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.pods import pods_of
+from gpuledger.operator.render.objects import Rendered
 from gpuledger.operator.status import Standing, Trouble, is_same, is_urgent, status_of
 
 log = logging.getLogger("gpuledger.operator")
@@ -105,25 +106,53 @@ class Reconciler:
         return min((one for one in (after, told) if one is not None), default=None)
 
     async def _bring(self, monitor: Monitor) -> float | None:
+        if not _is_ending(monitor):
+            await self._monitors.prepare(monitor)
+        if self._monitors.get(monitor.uid) is None:
+            return None
         if _is_ending(monitor):
             await self._end(monitor)
             return None
         trouble, rendered = self._monitors.judge(monitor)
         if trouble is not None or rendered is None:
-            # What was made of the last good spec stays as it is.
             monitor.trouble, monitor.failures = trouble, 0
+            return await self._keep(monitor)
+        await self._hold(monitor)
+        try:
+            pause = await self._converge(monitor, rendered)
+        except Rejected as error:
+            after = self._failed(monitor, Trouble("Rejected", (str(error),)))
+            kept = await self._keep(monitor)
+            return after if kept is None else min(after, kept)
+        if pause is None:
+            monitor.trouble, monitor.failures = None, 0
+        return pause
+
+    async def _keep(self, monitor: Monitor) -> float | None:
+        """What was made of the last good spec stays as it is: what somebody changes in it is set right."""
+        if monitor.good is None:
             return None
+        try:
+            return await self._converge(monitor, monitor.good)
+        except Rejected as error:
+            log.warning("%s: what was applied last cannot be kept so: %s", monitor.name, error)
+            return _LONGEST_PAUSE
+
+    async def _converge(self, monitor: Monitor, rendered: Rendered) -> float | None:
+        """Have these objects. Seconds to wait first, where somebody goes on changing them, or None."""
         wanted = [dict(body) for body in rendered.objects]
         if (pause := self._repair_pause(monitor, wanted)) > 0:
             return pause
-        await self._hold(monitor)
+        good, monitor.good = monitor.good, None
         try:
             outcome = await self._applier.converge(
                 monitor.uid, wanted, [dict(body) for body in rendered.seeds]
             )
-        except Rejected as error:
-            return self._failed(monitor, Trouble("Rejected", (str(error),)))
-        monitor.trouble, monitor.failures = None, 0
+        except Rejected:
+            # Nothing was changed.
+            monitor.good = good
+            raise
+        monitor.good = rendered
         await self._report(monitor, outcome)
         return None
 

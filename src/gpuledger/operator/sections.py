@@ -42,13 +42,22 @@ def mappings(value: Iterable[Plain] | None) -> tuple[Plain, ...]:
     return tuple(value or ())
 
 
+def _amounts(value: Plain) -> Plain:
+    """Requests and limits as texts: in an apply, older API servers take no numbers."""
+    return {
+        part: {name: str(amount) for name, amount in said.items() if amount is not None}
+        for part, said in value.items()
+        if said is not None
+    }
+
+
 _PODS: Final = {
     "image": ("image", same),
     "imagePullPolicy": ("image_pull_policy", same),
     "nodeSelector": ("node_selector", same),
     "affinity": ("affinity", same),
     "tolerations": ("tolerations", mappings),
-    "resources": ("resources", same),
+    "resources": ("resources", _amounts),
     "env": ("env", mappings),
     "args": ("args", texts),
     "podLabels": ("labels", same),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
@@ -24,6 +24,8 @@ _PORTS: Final = ("http", "metrics", "web")
 _AT_ONCE: Final = 8
 _LONGEST: Final = 64 << 20
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
+# Both engines have it; of `gpuledger agent` it is asked only when a target is down.
+_ACTIVE: Final = "/api/v1/targets?state=active"
 _TARGETS: Final = re.compile(rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
 
 
@@ -92,12 +94,22 @@ class TargetCounter:
                 address = await self._address(agents.namespace, pod)
                 if not address:
                     return f"{pod} has no address yet"
-                place = "/api/v1/targets?state=active" if agents.prometheus else "/metrics"
-                body = await self._fetch(f"http://{_bracketed(address)}:{agents.port}{place}")
+                page = f"http://{_bracketed(address)}:{agents.port}"
+                if agents.prometheus:
+                    return read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
+                told = read_agent(await self._fetch(f"{page}/metrics"))
             except (GpuledgerError, aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._addresses.pop((agents.namespace, pod), None)
                 return f"{pod} does not answer ({str(error) or type(error).__name__})"
-        return read_prometheus(body) if agents.prometheus else read_agent(body)
+            return replace(told, error=await self._why(page)) if told.down else told
+
+    async def _why(self, page: str) -> str:
+        """The error of a target that is down; empty from an agent that does not tell it."""
+        try:
+            found = read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return ""
+        return found.error if isinstance(found, Targets) else ""
 
     async def _address(self, namespace: str, pod: str) -> str:
         known = self._addresses.get((namespace, pod))
@@ -124,10 +136,16 @@ def read_prometheus(body: bytes) -> Targets | str:
     try:
         active = json.loads(body)["data"]["activeTargets"]
         health = [str(one["health"]) for one in active]
-        errors = [str(one["lastError"]) for one in active if one.get("lastError")]
+        errors = [_error(one) for one in active if one.get("lastError")]
     except (ValueError, KeyError, TypeError):
         return "the agent's answer is not Prometheus's"
     return Targets(len(health), health.count("up"), health.count("down"), errors[0] if errors else "")
+
+
+def _error(target: Json) -> str:
+    """With the target that it is of."""
+    url = str(target.get("scrapeUrl") or "")
+    return f"{url}: {target['lastError']}" if url else str(target["lastError"])
 
 
 async def fetch_page(url: str) -> bytes:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 # Of a wrong value, so much is repeated to the user.
 _LONGEST = 80
-_ABSENT = ("", "~", "null")
+_NULLS = ("~", "null")
 
 
 class Node:
@@ -39,7 +39,10 @@ class Node:
         import yaml
 
         node = self._node
-        return node is None or (isinstance(node, yaml.ScalarNode) and node.value in _ABSENT)
+        if not isinstance(node, yaml.ScalarNode):
+            return node is None
+        # In quotes it is somebody's name.
+        return not node.value or (not node.style and node.value in _NULLS)
 
     @property
     def mapping(self) -> bool:

@@ -55,6 +55,16 @@
 {{- if and $v.hostAccess (not (get $v.hostAccess "hostPID")) -}}
 {{- $said = append $said "hostAccess is not used; hostPID decides whether the node's pids are seen." -}}
 {{- end -}}
+{{- if and $v.operator.enabled (not $v.whatapCompat.enabled) -}}
+{{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "whatapagents.monitoring.whatap.com" -}}
+{{- if and $crd (eq (toString (dig "metadata" "labels" "app.kubernetes.io/part-of" "" $crd)) "gpuledger") -}}
+{{- range (lookup "monitoring.whatap.com/v2alpha1" "WhatapAgent" "" "").items -}}
+{{- if has "gpuledger.dev/operator" (default list .metadata.finalizers) -}}
+{{- $said = append $said (printf "whatapCompat.enabled is off, and nobody serves the WhatapAgent %s: what was made for it stays, and deleting it waits for ever. To take it apart set whatapCompat.enabled=true, kubectl delete whatapagent %s, then turn it off again." .metadata.name .metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if ne (toString .Values.valuesVersion) .Chart.Version -}}
 {{- $said = append $said (printf "the values are of another chart version (%s); what is new in %s has its default." (default "unknown" .Values.valuesVersion) .Chart.Version) -}}
 {{- end -}}

@@ -20,16 +20,16 @@
 {{/* What rendering knows besides the resources: see gpuledger/operator/facts.py. */}}
 {{- define "gpuledger.operatorConfig" -}}
 {{- $name := include "gpuledger.fullname" . -}}
-namespace: {{ .Release.Namespace }}
-whatapNamespace: {{ .v.whatapCompat.namespace }}
+namespace: {{ toYaml .Release.Namespace }}
+whatapNamespace: {{ toYaml .v.whatapCompat.namespace }}
 # The program, whichever tag this chart's own pods have.
-image: {{ include "gpuledger.image" . | trimSuffix (printf "-%s" .v.image.variant | trimSuffix "-") }}
+image: {{ include "gpuledger.image" . | trimSuffix (printf "-%s" .v.image.variant | trimSuffix "-") | toYaml }}
 imagePullPolicy: {{ .v.image.pullPolicy }}
 {{- with .v.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-prometheusImage: {{ .v.operator.prometheusImage }}
+prometheusImage: {{ toYaml .v.operator.prometheusImage }}
 exporterRole: {{ $name }}
 agentRole: {{ $name }}-agent
 agentOwnRole: {{ $name }}-agent-own

@@ -15,13 +15,15 @@ RUN apt-get update -q \
 
 FROM base AS build
 RUN apt-get update -q \
- && apt-get install -qy --no-install-recommends python3-pip python3-venv
+ && apt-get install -qy --no-install-recommends binutils python3-pip python3-venv
 WORKDIR /src
 COPY requirements.lock requirements-build.lock ./
+# What debuggers want of compiled modules is more than the modules.
 RUN python3 -m venv --without-pip /opt/gpuledger \
  && python3 -m venv --without-pip /opt/build \
  && pip --python /opt/gpuledger install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock \
- && pip --python /opt/build install --no-cache-dir --require-hashes --only-binary :all: -r requirements-build.lock
+ && pip --python /opt/build install --no-cache-dir --require-hashes --only-binary :all: -r requirements-build.lock \
+ && find /opt/gpuledger -name '*.so' -exec strip --strip-debug {} +
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN /opt/build/bin/hatchling build -t wheel -d /wheels \

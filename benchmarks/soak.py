@@ -14,7 +14,10 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 from tables import write_between
 
@@ -37,6 +40,24 @@ LOOKS = 240
 RATE = 5
 
 
+@contextmanager
+def changing(churn: Churn) -> Iterator[None]:
+    """Steps at that rate meanwhile, however long the clients take; a late one is not made up for."""
+    done = Event()
+
+    def step() -> None:
+        while not done.wait(1 / RATE):
+            churn.step()
+
+    thread = Thread(target=step, name="churn")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
     """Samples of both programs."""
     churn = Churn(folder / "state")
@@ -47,24 +68,27 @@ def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
     with (
         serving("--source", "nvml", *interval, "--state-dir", str(folder / "nvml"), env=env) as nvml,
         serving(*simulated, "--state-dir", str(folder / "simulator")) as simulator,
+        changing(churn),
     ):
         servers = {"nvml": nvml, "simulator": simulator}
         began = due = time.monotonic()
-        number = steps = 0
+        starts: list[tuple[float, int]] = []
+        number = 0
         while (now := time.monotonic()) - began < seconds:
             for server in servers.values():
                 check(server, ask(server, number))
             number += 1
-            if (now - began) * RATE > steps:
-                steps += 1
-                churn.step()
             if now >= due:
                 due = now + seconds / LOOKS
+                starts.append((now - began, churn.started))
                 for name, server in servers.items():
                     found[name].append(look(server, now - began))
             time.sleep(1 / SPEED)
         for server in servers.values():
             assert server.stop() == 0
+    for third in range(3):
+        (first, before), *_, (last, after) = starts[third * len(starts) // 3 : (third + 1) * len(starts) // 3]
+        print(f"starts a second, third {third + 1}: {(after - before) / (last - first):.1f}")
     for name in servers:
         (books,) = (folder / name).glob("*.db")
         assert_books_balance(books)

@@ -298,6 +298,8 @@ def test_a_line_cut_in_the_middle_is_told_again_by_the_next_watch(server: ApiSer
     server.watches += [chunks(line(bookmark("200")), whole[:40], ends=False), chunks(whole), hang]
     with watch(server) as one:
         knows(one, "u2")
+        # It is known before the next watch is asked for.
+        wait_until(lambda: len(server.watched()) >= 3, "a third watch")
     assert [asked.query["resourceVersion"] for asked in server.watched()[:3]] == ["100", "200", "300"]
     assert len(server.listed()) == 1
 

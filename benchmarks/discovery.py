@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 from cluster.agents import Agent, Everywhere, Objects, agents  # noqa: E402  (after the path is set)
-from cluster.control_plane import Client, ControlPlane, Json  # noqa: E402
-from running import wait_until  # noqa: E402
+from cluster.control_plane import Client, ControlPlane, Json  # noqa: E402  (as above)
+from running import wait_until  # noqa: E402  (as above)
 
 MARKS = ("<!-- discovery: begin -->", "<!-- discovery: end -->")
 MIB = 1 << 20
@@ -133,7 +133,7 @@ def changes(objects: Objects, agent: Agent, number: int, port: int) -> Iterator[
         objects.pod(NAMESPACE, name, "", LABELS, ports={"metrics": port}, phase="Pending")
         objects.status(NAMESPACE, name, phase="Running", podIP=ip, hostIP="10.0.0.1")
         began = time.monotonic()
-        wait_until(lambda ip=ip: f"http://{ip}:{port}/" in agent.page(), ip)  # type: ignore[misc]
+        wait_until(lambda ip=ip: f"http://{ip}:{port}/" in agent.page(), ip)  # type: ignore[misc]  # a default
         yield time.monotonic() - began
 
 

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from books_helpers import assert_books_balance, rows  # noqa: E402  (after the path is set)
-from nvml.library import build  # noqa: E402
-from running import Server, serving  # noqa: E402
-from soaking import Churn, Sample, ask, look, slope  # noqa: E402
+from nvml.library import build  # noqa: E402  (as above)
+from running import Server, serving  # noqa: E402  (as above)
+from soaking import Churn, Sample, ask, look, slope  # noqa: E402  (as above)
 
 MARKS = ("<!-- soak: begin -->", "<!-- soak: end -->")
 # A second of an ordinary node is a twentieth here.

@@ -66,9 +66,9 @@ async def _send_once(self: HttpTransport, question: Question) -> tuple[int, byte
 
 
 def main() -> int:
-    HttpTransport.send = _send_once  # type: ignore[method-assign]
+    HttpTransport.send = _send_once  # type: ignore[method-assign]  # the edge that kills
     # Who has died must not have to be waited for.
-    command.token_hex = lambda _: "same"  # type: ignore[assignment]
+    command.token_hex = lambda _: "same"  # type: ignore[assignment]  # one name for all lives
     child = 0
 
     def pass_on(number: int, _: object) -> None:

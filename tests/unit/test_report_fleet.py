@@ -326,6 +326,23 @@ def test_books_that_may_have_begun_anew_between_two_targets_widen_the_bound_and_
     assert any("Of 1 GPU it is unclear" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("least", "doubted"), [(173, True), (174, False)])
+def test_where_no_limit_is_told_what_began_anew_has_twice_the_mean_power_at_most(
+    least: float, doubted: bool
+) -> None:
+    """100 kJ in a day are 1.157 W on average; what was used is scraped after 75 s at the latest."""
+    again = {"job": "second"}
+    books = Books(watching("GPU-0"))
+    devices: Told = [(device("GPU-0"), 1000, 101_000), ({**device("GPU-0"), **again}, 91_000, 101_000)]
+    energy: Told = [(pod("GPU-0", "t"), 0, 100_000), ({**pod("GPU-0", "t"), **again}, least, 90_000)]
+    counts = [(labels, (last - low) / 100_000 * DAY / 15) for labels, low, last in devices]
+    told = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts)
+    books.fleet.add(replace(told, devices={**told.devices, "alive": [(device("GPU-0"), 1000)]}))
+    (line,) = books.report().lines
+    most = 190_000_000 if doubted else 100_000_000
+    assert line.millijoules + (line.bound or 0) == pytest.approx(most)
+
+
 def test_targets_that_are_there_at_the_same_time_leave_no_doubt() -> None:
     books = Books(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 0)]))
     again = {"job": "second"}
@@ -503,7 +520,8 @@ def test_shapes_carry_the_bound_and_books_do_not_have_the_column() -> None:
     assert (row["bound_millijoules"], row["bound_kwh"]) == (36_000, 1e-05)
     assert as_json(found)["notes"] == list(found.notes)
     assert found.lines[0].cost == Fraction(500, 3_600_000) / 2
-    assert "± kWh" in table(found, 20)
+    headings, _, cells, *_ = (line.split() for line in table(found, 20).splitlines()[2:])
+    assert cells[headings.index("±")] == "0.00001", "three digits would tell a small bound as none"
     assert "+/- kWh" in table(found, 20, plain=True)
     assert table(found, 20, plain=True).isascii()
 

@@ -287,6 +287,15 @@ def test_gpus_scraped_twice_are_counted_once() -> None:
     assert any("1 GPU is scraped by several targets" in note for note in found.notes)
 
 
+def test_how_many_gpus_several_targets_tell_is_said() -> None:
+    books = Books(watching("GPU-0", "GPU-1"))
+    devices: Told = [
+        ({**device(uuid), **job}, 1000, 1100) for uuid in ("GPU-0", "GPU-1") for job in ({}, {"job": "2nd"})
+    ]
+    books.day(devices, [])
+    assert "2 GPUs are scraped by several targets: counted once." in books.report().notes
+
+
 def two_jobs(share: float, *, base: float = 5_000_000, born: bool = False, limit: float = 700) -> Books:
     """A second scrape job tells the last `share` of a day, in which one pod used 100 kJ of its Gpu."""
     uuid, again = "GPU-0", {"job": "second"}

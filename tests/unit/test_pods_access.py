@@ -283,6 +283,15 @@ def test_a_certificate_of_another_authority_is_not_believed(authority: Authority
         ask(Access(url, ca_file=other.path("ca.pem")))
 
 
+def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    for content, why in ((None, "No such file or directory"), ("no PEM", "it is not PEM")):
+        if content is not None:
+            ca.write_text(content)
+        with pytest.raises(GpuledgerError, match=rf"{ca} cannot be read .{why}.*--kubernetes-ca-file"):
+            ask(Access("https://127.0.0.1:1", ca_file=ca))
+
+
 def test_a_certificate_for_another_name_is_not_believed(authority: Authority) -> None:
     with encrypted(authority) as url, pytest.raises(Unreachable, match="is not believed"):
         ask(Access(url, ca_file=authority.path("ca.pem"), server_name="other.example"))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
-from builders import gpu, process
+from builders import gpu, instance, process, reading, snapshot
 from energy_helpers import UNIX, Bench, flat, samples
+from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.counter import Epoch
+from gpuledger.ledger.energy.energy import EnergyBook
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time, is_activity
 from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
+from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.slices import share_of
+from gpuledger.model import quantities as q
+from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import UtilizationSample
 
 A = gpu(0, sm_count=132)
@@ -115,6 +123,61 @@ def test_what_was_told_before_a_counter_froze_is_the_old_epochs_once() -> None:
     assert bench.book.frozen
     bench.posted += bench.book.begin_epoch(Epoch("boot", "load-2"), UNIX + 70)
     assert sum(one.millijoules for one in bench.posted if not one.integrated) == 300 * J
+
+
+def test_what_could_not_be_posted_is_nobodys_and_keeps_its_joules() -> None:
+    bench = Bench(A)
+    bench.tick(0, 0, [process(A, 1)], fresh=True)
+    posted = bench.tick(1, 300 * J, [process(A, 1)])
+    void = posted.voided()
+    assert (void.millijoules, void.unobserved, void.residents) == (300 * J, 300 * J, ())
+    assert void.booked.delta == 0
+    assert (void.life, void.begins, void.ends) == (posted.life, posted.begins, posted.ends)
+
+
+# Parts of a Gpu
+
+
+@pytest.mark.parametrize(
+    ("what", "device", "expected"),
+    [
+        ("a Gpu is all of itself", A, Fraction(1)),
+        ("by multiprocessors", instance(A, 1, profile="1g.10gb", sm_count=16), Fraction(16, 132)),
+        ("where they are not told, by slices", instance(A, 1, profile="3g.40gb"), Fraction(3, 7)),
+        ("compute slices within an instance", instance(A, 1, profile="1c.3g.40gb"), Fraction(1, 7)),
+        ("a name that says nothing is one slice", instance(A, 1, profile="?"), Fraction(1, 7)),
+        ("an A30 has four", instance(gpu(1, name="NVIDIA A30"), 1, profile="2g.12gb"), Fraction(1, 2)),
+        ("no more than all", instance(gpu(1, sm_count=100), 1, sm_count=132), Fraction(1)),
+        ("nor of slices", instance(gpu(1, name="NVIDIA A30"), 1, profile="7g.80gb"), Fraction(1)),
+    ],
+)
+def test_an_instance_is_a_part_of_its_gpu(what: str, device: Device, expected: Fraction) -> None:
+    assert share_of(device) == expected, what
+
+
+# Settings that change
+
+
+def test_a_changed_policy_and_floor_hold_for_intervals_that_are_open_and_gpus_that_come() -> None:
+    book, others = EnergyBook(Floors()), gpu(1)
+    two = [process(A, 1), process(A, 2)]
+
+    def post(second: int, *cards: Gpu) -> list[Posted]:
+        told = [
+            reading(card, *(two if card is A else ()), values={q.ENERGY: second * 300 * J}) for card in cards
+        ]
+        return book.post(snapshot(*told, unix=UNIX + second))
+
+    for second in range(3):
+        split = post(second, A)
+    assert [one.booked.unattributed for one in split] == [0]
+    book.adopt(Floors(empty=60_000), Policy.MEASURED)
+    (kept,) = post(3, A, others)
+    assert (kept.booked.unattributed, kept.booked.processes, kept.floors) == (300 * J, {}, Floors(60_000))
+    assert kept.booked.method == "equal", "how it would have been split"
+    for second in (4, 5):
+        posted = post(second, A, others)
+    assert {one.gpu: one.floors for one in posted} == {A: Floors(60_000), others: Floors(60_000)}
 
 
 # Floors

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import h11
 import pytest
 import yaml
 
@@ -20,6 +21,7 @@ from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.workloads.pods.access import Access, find_access
 from gpuledger.workloads.pods.api import ApiClient, Interrupted, Unreachable
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
+from gpuledger.workloads.pods.refusals import refused
 from gpuledger.workloads.pods.settings import KubernetesSettings
 
 CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
@@ -91,6 +93,35 @@ def test_a_token_that_is_none_is_told_with_its_file(tmp_path: Path, content: Any
     with pytest.raises(GpuledgerError, match=words) as told:
         Access("https://x", token_file=token).read_token()
     assert str(token) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (b'{"message": "etcd is\\naway"}', "500 from https://x:443: etcd is away; it is tried again"),
+        (b"{}", "500 from https://x:443; it is tried again"),
+        (b"<html>", "500 from https://x:443; it is tried again"),
+    ],
+)
+def test_a_refusal_is_in_the_servers_words_where_it_has_any(message: bytes, line: str) -> None:
+    response = h11.Response(status_code=500, headers=[("Retry-After", "7")])
+    told = refused(Access("https://x:443"), "/api/v1/pods", response, message)
+    assert (str(told), told.retry_after) == (line, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("access", "whose"),
+    [
+        (Access("https://x", token_file=Path("/t")), "the token of /t"),
+        (Access("https://x", token="t"), "the token of the kubeconfig"),
+        (Access("https://x", certificate_data="c"), "the client certificate of the kubeconfig"),
+        (Access("https://x"), "a request without a token (--kubernetes-token-file names one)"),
+    ],
+    ids=["token file", "token", "certificate", "nothing"],
+)
+def test_who_is_not_accepted_is_told_what_was_shown(access: Access, whose: str) -> None:
+    told = refused(access, "/", h11.Response(status_code=401, headers=[]), b"")
+    assert str(told) == f"401 from https://x: {whose} is not accepted; give it one that is valid"
 
 
 def test_secrets_are_not_shown() -> None:

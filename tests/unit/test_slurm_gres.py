@@ -131,3 +131,9 @@ def test_device_files_are_gpus_and_instances(
     names: list[str], caps: Caps, found: tuple[DeviceRef, ...]
 ) -> None:
     assert refs_of_files(names, caps) == found
+
+
+def test_a_name_with_more_lists_than_any_machine_has_stays_as_it_is_written() -> None:
+    """Beyond eight, as far as it was understood: there is no end to how deep a file may go."""
+    assert expand("gpu" + "[1]" * 8) == ["gpu11111111"]
+    assert expand("gpu" + "[1]" * 2000) == ["gpu11111111" + "[1]" * 1992] * (len("[1]" * 1992) < 200)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from books_helpers import UNIX, Run, rows, told
-from builders import FakeClock, gpu, process
+from builders import FakeClock, gpu, instance, process
 from gpuledger.ledger import journal as journals
 from gpuledger.ledger.journal import Journal
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Share, Span
+from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.store import Store
+from gpuledger.model.devices import Device
 from gpuledger.model.workload import Allocation, Workload
 
 A = gpu(0, sm_count=132)
@@ -94,6 +98,21 @@ def test_a_hand_over_is_in_the_file_from_its_first_tick_on_and_lasts_there_as_lo
         assert rows(run.store.file, "SELECT begins, ends, over FROM handovers") == [(now - number, now, 0)]
     run.tick({A: 300 * J})
     assert rows(run.store.file, "SELECT begins, ends, over FROM handovers") == [(now - 2, now, 1)]
+
+
+@pytest.mark.parametrize("device", [A, instance(A, 3, 1)], ids=["Gpu", "Instance"])
+def test_a_session_on_a_device_that_the_file_does_not_have_says_where_it_was(
+    device: Device, tmp_path: Path
+) -> None:
+    """A file that replaced a damaged one has no row of what was not there any more."""
+    with closing(Store(tmp_path, "books", "boot", FakeClock(UNIX), Limits())) as store:
+        journal = Journal()
+        journal.take_sessions([OpenSession(process(device, 1), UNIX, UNIX, number=1)])
+        store.save(journal)
+    with closing(Store(tmp_path, "books", "boot", FakeClock(UNIX), Limits())) as store:
+        (one,) = store.kept.sessions
+    assert (one.process.device.uuid, one.process.device.gpu.uuid) == (device.uuid, A.uuid)
+    assert (one.process.device.gpu.index, one.process.device.name) == (0, device.name)
 
 
 def test_a_counter_that_is_told_keeps_its_row_over_restarts(tmp_path: Path) -> None:

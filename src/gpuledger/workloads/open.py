@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from socket import gethostname
 
 from gpuledger.model.devices import Device
@@ -20,6 +21,7 @@ from gpuledger.workloads.maps import OwnerMap, Polled
 from gpuledger.workloads.pod_resources.allocations import Allocations as Granted
 from gpuledger.workloads.pod_resources.map import pod_resources_map
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.cgroups import PodCgroups
 from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.open import open_kubernetes
 from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
@@ -62,7 +64,7 @@ def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str,
     """
     maps: list[OwnerMap] = []
     handed: list[Allocations] = []
-    pods = _open_kubernetes(settings, environment, clock, maps, handed)
+    pods = _open_kubernetes(settings, machine, environment, clock, maps, handed)
     jobs = _open_jobs(settings, machine, clock, maps, handed)
     names = open_containers(settings.containers, clock=clock)
     maps += names
@@ -79,6 +81,7 @@ def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str,
 
 def _open_kubernetes(
     settings: MapSettings,
+    machine: Machine,
     environment: Mapping[str, str],
     clock: Clock,
     maps: list[OwnerMap],
@@ -88,9 +91,15 @@ def _open_kubernetes(
     if not is_enabled(settings.kubernetes, environment):
         return lambda: NO_PODS
     cluster = open_kubernetes(settings.kubernetes, settings.node_name(environment), environment, clock)
-    slices, granted = cluster.slices, pod_resources_map(settings.pod_resources, clock=clock)
+    cgroups = PodCgroups(Path(machine.sysfs) / "fs/cgroup", clock)
+    slices = cluster.slices
+    granted = pod_resources_map(settings.pod_resources, clock=clock, before=cgroups.look)
     maps += [*cluster.pods.maps, *([] if slices is None else [slices]), granted]
-    told = Granted(resources=settings.pod_resources.resources, drivers=settings.pod_resources.drivers)
+    told = Granted(
+        resources=settings.pod_resources.resources,
+        drivers=settings.pod_resources.drivers,
+        has_cgroup=cgroups,
+    )
 
     def by_kubelet(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         if slices is None:

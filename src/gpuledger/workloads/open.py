@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 
@@ -13,7 +14,7 @@ from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.open import open_containers
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.enrich import enrich
-from gpuledger.workloads.job_map.allocations import JobMapAllocations
+from gpuledger.workloads.job_map.allocations import allocations as mapped_allocations
 from gpuledger.workloads.job_map.open import open_job_map
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Allocations, Maps
@@ -25,7 +26,8 @@ from gpuledger.workloads.pods.cgroups import PodCgroups
 from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.open import open_kubernetes
 from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
-from gpuledger.workloads.slurm.allocations import SlurmAllocations
+from gpuledger.workloads.sameness import Kept
+from gpuledger.workloads.slurm.allocations import allocations as slurm_allocations
 from gpuledger.workloads.slurm.job import SlurmJobs
 from gpuledger.workloads.slurm.open import open_slurm
 from gpuledger.workloads.slurm.settings import SlurmSettings
@@ -132,13 +134,13 @@ def _open_jobs(
         handed.append(_by_slurm(jobs))
     mapped = open_job_map(settings.job_map, clock=clock)
     if mapped is not None:
-        told = JobMapAllocations(kind=settings.job_map.kind)
+        told = Kept(partial(mapped_allocations, kind=settings.job_map.kind))
         users = jobs
         maps.append(mapped)
-        handed.append(lambda devices: told.of(mapped.value, devices, users.value if users else None))
+        handed.append(lambda devices: told(mapped.value, devices, users.value if users else None))
     return jobs
 
 
 def _by_slurm(jobs: Polled[SlurmJobs]) -> Allocations:
-    told = SlurmAllocations()
-    return lambda devices: told.of(jobs.value, devices)
+    told = Kept(slurm_allocations)
+    return lambda devices: told(jobs.value, devices)

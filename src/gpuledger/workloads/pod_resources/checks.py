@@ -13,7 +13,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pod_resources.allocations import NO_UUIDS, Allocated, allocate
 from gpuledger.workloads.pod_resources.checkpoint import read_checkpoint
 from gpuledger.workloads.pod_resources.devices import Uuids
-from gpuledger.workloads.pod_resources.grants import PodResources
+from gpuledger.workloads.pod_resources.grants import Grant, PodResources
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 
 SOCKET: Final = "kubernetes.pod_resources"
@@ -127,7 +127,7 @@ class _Looked:
             yield works(DEVICES, _DEVICES, f"{matched} are GPUs of this machine")
         for form, count in sorted(outcome.forms.items()):
             first = [one for one in outcome.unmatched if one.form == form][:_SHOWN]
-            ids = ", ".join(_id(one.grant.device_id, one.grant.claimed) for one in first)
+            ids = ", ".join(_id(one.grant) for one in first)
             yield warning(
                 DEVICES,
                 _DEVICES,
@@ -165,5 +165,5 @@ def _names(told: PodResources) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def _id(device_id: str, claimed: object) -> str:
-    return device_id or getattr(claimed, "device", "") or "(empty)"
+def _id(grant: Grant) -> str:
+    return (grant.claimed.device if grant.claimed else grant.device_id) or "(empty)"

@@ -1,4 +1,4 @@
-"""Which pods still have a cgroup. The kubelet removes it when a pod has ended, and goes on listing the pod."""
+"""Which pods still have a cgroup: the kubelet removes it when a pod ends, yet goes on listing the pod."""
 
 from __future__ import annotations
 

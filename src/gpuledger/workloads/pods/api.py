@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import h11
 
 from gpuledger import __version__
+from gpuledger.host.http import next_event, send_get
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.http import next_event, send_get
 from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.refusals import Refused, refused
 

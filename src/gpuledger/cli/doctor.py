@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import books_checks
 from gpuledger.model.checks import Check, Finding
+from gpuledger.model.devices import Device
 from gpuledger.model.settings import build, choice, setting
+from gpuledger.model.snapshot import Snapshot
 from gpuledger.outputs.checks import output_checks, web_config_checks
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
@@ -36,7 +39,7 @@ from gpuledger.workloads.containers.checks import container_checks
 from gpuledger.workloads.job_map.checks import job_map_checks
 from gpuledger.workloads.open import MapSettings
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
-from gpuledger.workloads.pods.checks import kubernetes_checks
+from gpuledger.workloads.pods.checks import device_uuids, kubernetes_checks
 from gpuledger.workloads.pods.settings import is_enabled
 from gpuledger.workloads.slurm.checks import slurm_checks
 
@@ -107,12 +110,16 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     opened = open_source(source, smi, NoHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
-    maps = () if simulated else _map_checks(map_settings(values), host, environment)
+    # Read by whichever check is the first to ask, and only once.
+    once = cache(lambda: read_once(values))
+    maps = (
+        () if simulated else _map_checks(map_settings(values), host, environment, lambda: _devices_of(once()))
+    )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *maps,
-        *owner_checks(lambda: read_once(values), _NEEDED),
+        *owner_checks(once, _NEEDED),
         *books_checks(build(StoreSettings, values), environment, made_up=simulated),
         *output_checks(http, textfile, procfs=procfs),
     )
@@ -133,13 +140,27 @@ def diagnose_serving(
     return run_checks((*host_checks(host, environment, local=not simulated), *maps, *books, *web))
 
 
+def _devices_of(snapshot: Snapshot | None) -> tuple[Device, ...] | None:
+    """The Devices that were read; None where nothing was."""
+    return None if snapshot is None else tuple(reading.device for reading in snapshot.readings)
+
+
 def _map_checks(
-    settings: MapSettings, host: HostSettings, environment: Mapping[str, str]
+    settings: MapSettings,
+    host: HostSettings,
+    environment: Mapping[str, str],
+    devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
 ) -> tuple[Check, ...]:
-    enabled = is_enabled(settings.kubernetes, environment)
+    node = settings.node_name(environment)
     return (
-        *kubernetes_checks(settings.kubernetes, settings.node_name(environment), environment),
-        *pod_resources_checks(settings.pod_resources, enabled=enabled),
+        *kubernetes_checks(settings.kubernetes, node, environment),
+        *pod_resources_checks(
+            settings.pod_resources,
+            devices,
+            lambda: device_uuids(settings.kubernetes, node, environment),
+            enabled=is_enabled(settings.kubernetes, environment),
+            needs=_NEEDED,
+        ),
         *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
         *job_map_checks(settings.job_map, SystemClock()),
         *container_checks(settings.containers),

@@ -17,7 +17,7 @@ from gpuledger.workloads.pods.pod import Pod
 from gpuledger.workloads.sameness import same_objects
 from gpuledger.workloads.wildcards import is_wanted
 
-NO_UUIDS: Final[Mapping[tuple[str, str, str], str]] = {}
+NO_UUIDS: Final[Uuids] = {}
 
 # Whether a pod of this UID still has a cgroup; None where that is not to be seen. Answers from memory.
 HasCgroup = Callable[[str], bool | None]

@@ -13,7 +13,7 @@ from gpuledger.workloads.pods.api import ApiClient, on_node
 from gpuledger.workloads.pods.logs import read_pod_logs
 from gpuledger.workloads.pods.refusals import Refused
 from gpuledger.workloads.pods.settings import KUBELET, KubernetesSettings, is_enabled
-from gpuledger.workloads.pods.slices import SliceReader
+from gpuledger.workloads.pods.slices import DraDevice, ResourceSlices, SliceReader
 from gpuledger.workloads.pods.stream import ListReader
 from gpuledger.workloads.pods.watch import PODS_PATH
 
@@ -52,6 +52,21 @@ def kubernetes_checks(
         Check(SLICES, "DRA devices", looked.slices, needs=(API,), limit=45.0),
         Check(NAMES, "names of pods", looked.names),
     )
+
+
+def device_uuids(
+    settings: KubernetesSettings, node: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
+) -> tuple[Mapping[DraDevice, str], Mapping[DraDevice, str]]:
+    """UUIDs of DRA's devices on the node, and of the Gpus that they are parts of.
+
+    None where nobody tells them: the check SLICES says why.
+    """
+    try:
+        access = find_access(settings, environment, account)
+        told = SliceReader(ApiClient(access, timeout=15.0), node).read() if access else ResourceSlices()
+    except GpuledgerError:
+        told = ResourceSlices()
+    return told.uuids, told.parents
 
 
 def _off(settings: KubernetesSettings) -> Finding:

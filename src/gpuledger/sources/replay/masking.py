@@ -134,7 +134,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
 class Masker:
     """Masks the entries of one recording, each identifier in the same way throughout.
 
-    `key` is the secret of the masks; none is drawn at random.
+    `key` is the secret of the masks; without one it is drawn at random.
     """
 
     def __init__(self, key: bytes | None = None) -> None:

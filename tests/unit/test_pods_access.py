@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.workloads.pods.access import Access, find_access
+from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient, Interrupted, Unreachable
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
 from gpuledger.workloads.pods.settings import KubernetesSettings
 

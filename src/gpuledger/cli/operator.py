@@ -29,7 +29,7 @@ from gpuledger.operator.routes import routes_of
 from gpuledger.operator.settings import OperatorSettings
 from gpuledger.operator.watching import quiet
 from gpuledger.outputs.http import HttpServer
-from gpuledger.workloads.pods.access import find_access
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.settings import ApiServerSettings
 
 log = logging.getLogger("gpuledger.operator")

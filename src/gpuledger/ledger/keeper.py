@@ -84,7 +84,7 @@ class Keeper:
         if anew:
             self._forget_stored()
         journal = self.journal
-        journal.elapsed, journal.unix, journal.boot_id = snapshot.elapsed, snapshot.unix, snapshot.boot_id
+        journal.elapsed, journal.unix = snapshot.elapsed, snapshot.unix
         self._take_devices(snapshot)
         sessions = self._sessions
         journal.take_sessions(chain(sessions.open(), sessions.ended, sessions.amended))

@@ -16,7 +16,7 @@ from gpuledger.ledger.ownership import not_less
 from gpuledger.ledger.seconds import Marked
 from gpuledger.ledger.stays import Stay
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.session import Session, SessionRow
+from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import Reading, Snapshot
 
 
@@ -89,23 +89,6 @@ class OpenSession:
         """It is gone. The exit was seen when the lists before and after it were."""
         self.ended = self.last_seen
         self.changed = True
-
-    def record(self) -> Session:
-        """As an immutable record."""
-        return Session(
-            self.process,
-            self.first_seen,
-            self.last_seen,
-            ended=self.ended,
-            exit_seen=self.ended is not None and self.watched,
-            peak_memory=self.peak_memory,
-            sm_mean=self.sm_seconds / self.sm_known if self.sm_known else None,
-            sm_most=self.sm_most,
-            held_seconds=self.held_seconds,
-            measured=self.measured,
-            apportioned=self.apportioned,
-            high=self.high,
-        )
 
     def row(self, oldest: float = -inf) -> SessionRow:
         """As people are shown it; without its watts when they were posted before `oldest`."""

@@ -63,7 +63,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A session, open or ended (`ended` in unix seconds); `exit_seen` as in `Session`."""
+    """A session. `ended` is unix seconds, None while it runs; `exit_seen` is false where the end was inferred
+    after a time in which nobody looked.
+    """
 
     row: SessionRow
     ended: float | None = None

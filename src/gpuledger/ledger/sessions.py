@@ -14,7 +14,7 @@ from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.ownership import not_less
 from gpuledger.ledger.seconds import Marked
-from gpuledger.ledger.stays import Stay
+from gpuledger.ledger.stays import Stay, seconds_since
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -170,10 +170,7 @@ class Sessions:
 
     def post(self, snapshot: Snapshot, posted: Iterable[Posted] = ()) -> None:
         """Open, carry on and end Sessions by one Snapshot and what was booked with it."""
-        seconds = 0.0 if self._elapsed is None else max(snapshot.elapsed - self._elapsed, 0.0)
-        if seconds > LONGEST:
-            # Nobody knows what it did while nobody looked (suspend, a driver that hung).
-            seconds = 0.0
+        seconds = seconds_since(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         self.amended = []
         gone: dict[ProcessKey, OpenSession] = {}
@@ -260,10 +257,10 @@ class Sessions:
         if key in self._ghosts:
             session = self._ghosts[key]
             session.last_seen = session.stay.ends = max(session.last_seen, ends)
-        if session is None and key in self._late:
+        elif key in self._late:
             session = self._late[key][0]
             self.amended.append(session)
-        if session is None:
+        else:
             session = self._ghosts[key] = self._new(resident.process, begins, ends)
         return session
 

@@ -103,7 +103,7 @@ def book(
 
     `integrated` says that the energy itself is an integral of power and no counter's: never measured.
     """
-    active = evidence.busy or _samples_show_activity(evidence, everybody)
+    active = is_active(evidence, everybody)
     parts = set(evidence.instances)
     tenants = [one for one in everybody if not one.draws and (not parts or one.process.device in parts)]
     # Known by a record or a sample of the whole Gpu alone: on which Instance it was, nobody can say.
@@ -128,7 +128,10 @@ def book(
     )
 
 
-def _samples_show_activity(evidence: Evidence, everybody: Iterable[Residence]) -> bool:
+def is_active(evidence: Evidence, everybody: Iterable[Residence]) -> bool:
+    """Whether the Gpu worked at any time in the interval, as far as the driver tells (rule 5)."""
+    if evidence.busy:
+        return True
     drawing = frozenset(one.process.pid for one in everybody if one.draws)
     return any(is_activity(sample, drawing) for sample in evidence.samples)
 
@@ -150,9 +153,6 @@ def _is_measured(
     if not evidence.samples_readable:
         return False
     return len(everybody) == len(tenants) == 1 and tenants[0].certain
-
-
-# Floor
 
 
 def _floor(
@@ -233,9 +233,6 @@ def _whole(evidence: Evidence) -> int:
     if _are_counted(evidence):
         return evidence.gpu.sm_count or 0
     return slices_of(evidence.gpu)
-
-
-# Rest
 
 
 def _rest(

@@ -18,6 +18,7 @@ from gpuledger.ledger.report.explain import (
     SessionLine,
     With,
 )
+from gpuledger.ledger.report.grouping import kubernetes_job
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.store.history import History
@@ -55,12 +56,9 @@ class Wanted:
     def takes(self, party: Party) -> bool:
         """Whether a party is of it; a process id tells none."""
         owner = party.owner
-        if self.kind == "pod":
-            return owner.pod == self.name and self.namespace in ("", owner.namespace)
-        made = owner.controller if owner.controller_kind == "Job" else ""
-        return (
-            self.kind == "job" and self.name in (owner.job, made) and self.namespace in ("", owner.namespace)
-        )
+        if self.kind == "pid" or self.namespace not in ("", owner.namespace):
+            return False
+        return self.name in ((owner.pod,) if self.kind == "pod" else (owner.job, kubernetes_job(owner)))
 
     @property
     def condition(self) -> tuple[str, tuple[object, ...]]:

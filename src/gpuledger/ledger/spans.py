@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.model.process import ProcessKey
+from gpuledger.model.session import UNOBSERVED
 
-HOUR = 3600
-UNOBSERVED = "unobserved"
 _MICRO = 1_000_000
 
 

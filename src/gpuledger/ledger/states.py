@@ -52,8 +52,7 @@ def sm_ratios(snapshot: Snapshot) -> Mapping[Place, float]:
 
 
 def _place(reading: Reading) -> Place:
-    device = reading.device
-    return (device.gpu.uuid, device.name if isinstance(device, Instance) else "")
+    return (reading.device.gpu.uuid, reading.device.instance)
 
 
 def _state(reading: Reading, *, allocated: bool) -> str:

@@ -11,13 +11,17 @@ from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Collected
 
+# Kinds of Account: of a process, and a Gpu's own three: nobody was there (idle), somebody whom nobody knows
+# (unattributed), or we were not looking (unobserved).
+PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
     """Where joules are booked: a process on a Gpu, or one of the Gpu's own three.
 
-    `kind` is process, idle (nobody), unattributed (we looked; whose is not known) or unobserved (we were
-    not looking). `instance` is `GI_CI` under MIG, else empty; `process` is set for kind process alone.
+    `kind` is one of the four above. `instance` is `GI_CI` under MIG, else empty; `process` is set for kind
+    process alone.
     """
 
     gpu: Gpu

@@ -13,10 +13,10 @@ from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.tally import Amount, Tally, own_amounts
 from gpuledger.model.devices import Device
+from gpuledger.model.session import PROCESS
 
 N = TypeVar("N", int, Fraction)
 
-PROCESS = "process"
 _MICRO = 1_000_000
 
 

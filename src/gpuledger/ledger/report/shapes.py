@@ -11,8 +11,9 @@ from fractions import Fraction
 from typing import Any
 
 from gpuledger.ledger.report.columns import Column, columns, rounded
-from gpuledger.ledger.report.report import PROCESS, Line, Report
+from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import SECONDS_PER_HOUR
+from gpuledger.model.session import PROCESS
 
 JSON_VERSION = 1
 

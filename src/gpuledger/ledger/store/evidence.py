@@ -24,7 +24,6 @@ from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import session_party
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, workload_of
-from gpuledger.model.devices import Instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import UNKNOWN
 
@@ -174,7 +173,7 @@ def _place(history: History, uuid: str) -> tuple[str, str]:
     device = history.devices.get(uuid)
     if device is None:
         return uuid, ""
-    return f"{device.gpu.index} {device.gpu.uuid}", device.name if isinstance(device, Instance) else ""
+    return f"{device.gpu.index} {device.gpu.uuid}", device.instance
 
 
 class _Reader:

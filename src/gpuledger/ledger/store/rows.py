@@ -73,7 +73,7 @@ def session_row(one: OpenSession) -> Row:
         device.uuid,
         device.gpu.uuid,
         device.gpu.index,
-        device.name if isinstance(device, Instance) else "",
+        device.instance,
         process.pid,
         start.boot_id,
         start.ticks,

@@ -15,11 +15,11 @@ from gpuledger.ledger.report.fleet.rises import Rise
 from gpuledger.ledger.report.fleet.scraped import Name
 from gpuledger.ledger.report.grouping import NODE, Grouping, Key, gpu_key, grouping
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.report import PROCESS, GpuLine, Line, Period, Report, own_line, together
+from gpuledger.ledger.report.report import GpuLine, Line, Period, Report, own_line, together
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.shapes import iso
-from gpuledger.ledger.report.tally import IDLE, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.errors import UsageError
+from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import Workload
 
 UNSEEN = "unseen"

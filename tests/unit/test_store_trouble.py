@@ -136,18 +136,22 @@ def test_a_damaged_file_is_kept_aside_and_new_books_begin(
     assert second.ledger.state.energy.totals == {A.uuid: 18 * 100 * J}
 
 
-def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory_has(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Run(tmp_path)
-    post(run, 20)
-    before = told(run.ledger.state)
+def damage_while_open(run: Run) -> None:
     assert run.store._connection is not None
     run.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     run.store._connection.execute("PRAGMA cache_size=0")
     run.store._connection.execute("PRAGMA shrink_memory")
     with run.store.file.open("r+b") as books:
         books.write(b"\xaa" * 4096 * 3)
+
+
+def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    post(run, 20)
+    before = told(run.ledger.state)
+    damage_while_open(run)
     part = post(run, 1, start=20)
     assert "replaced" in part.error
     assert list(tmp_path.glob("*.corrupt-*[0-9]"))
@@ -160,6 +164,21 @@ def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory
     run.kill()
     again = Run(tmp_path, clock=run.clock)
     assert told(again.tick({A: 2500 * J}, [P])) == after
+
+
+def test_a_stop_right_after_the_damage_leaves_new_books_that_are_whole(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    post(run, 20)
+    damage_while_open(run)
+    assert "replaced" in post(run, 1, start=20).error
+    before = told(run.ledger.state)
+    run.store.close()
+    assert_books_balance(run.store.file)
+    again = Run(tmp_path, clock=run.clock)
+    assert post(again, 5, start=21).success
+    assert_books_balance(again.store.file)
+    after = told(again.ledger.state)
+    assert all(after[name] >= joules for name, joules in before.items())
 
 
 def fill(run: Run) -> None:

@@ -245,8 +245,8 @@ def encrypted(authority: Authority, *, client: bool = False, hanging: Event | No
 
 
 def ask(access: Access) -> bytes:
-    with ApiClient(access).get("/", {}) as answer:
-        return b"".join(answer.pieces())
+    with ApiClient(access).get("/", {}) as pieces:
+        return b"".join(pieces)
 
 
 @pytest.mark.parametrize("form", ["file", "data"])
@@ -294,8 +294,8 @@ def test_an_authority_is_read_again_for_every_connection(authority: Authority, t
         with pytest.raises(GpuledgerError, match="--kubernetes-ca-file"), client.get("/", {}):
             pass
         ca.write_text(authority.text("ca.pem"))
-        with client.get("/", {}) as answer:
-            assert b"".join(answer.pieces()) == b"nobody"
+        with client.get("/", {}) as pieces:
+            assert b"".join(pieces) == b"nobody"
 
 
 def test_http_to_a_server_that_speaks_https_is_told(authority: Authority) -> None:
@@ -336,9 +336,9 @@ def test_abort_ends_the_reading_of_an_encrypted_answer(authority: Authority) -> 
 
         def get() -> None:
             try:
-                with client.get("/", {}) as answer:
+                with client.get("/", {}) as pieces:
                     reading.set()
-                    list(answer.pieces())
+                    list(pieces)
             except Interrupted as error:
                 ended.append(error)
 

@@ -371,7 +371,7 @@ def test_a_heading_sorts_when_it_is_clicked():
     async def test(top):
         column = top.drawn("processes")[0].index("WATTS")
         await top.pilot.click("#processes", offset=(column, 0))
-        assert top.pids == [3, 1, 2]
+        await top.until(lambda: top.pids == [3, 1, 2])
 
     watch(test, *THREE)
 

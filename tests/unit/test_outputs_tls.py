@@ -14,7 +14,7 @@ from certificates import RSA
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.web_config.current import CurrentWebConfig
 from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, some_routes, until
-from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
+from unit.streams_support import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
 
 __all__ = ["certificates", "issued"]

@@ -14,7 +14,7 @@ from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.web_config.gate import credentials
 from gpuledger.outputs.web_config.passwords import Passwords
 from unit.outputs_support import GET_HELLO, Client, FakeClock, some_routes, until
-from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
+from unit.streams_support import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import Check, hash_of, serve_under
 
 HEALTH = ("/-/healthy", "/-/ready", "/health")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from gpuledger.workloads.cgroup import CgroupOwner, owner
-from unit.cgroup_forms import ID, ID2, SHORT, USER, Row, box, named, names, unknown, whole
+from unit.cgroup_forms.words import (
+    ID,
+    ID2,
+    SHORT,
+    USER,
+    Row,
+    box,
+    named,
+    unknown,
+)
 
 CONTAINERS: list[Row] = [
     (f"/system.slice/docker-{ID}.scope", box(runtime="docker"), "Docker, systemd"),
@@ -103,8 +107,3 @@ CONTAINERS: list[Row] = [
         "libvirt with vGPU",
     ),
 ]
-
-
-@pytest.mark.parametrize(("text", "said", "seen"), CONTAINERS, ids=names(CONTAINERS))
-def test_a_containers_cgroup_names_it_and_its_runtime(text: str, said: dict[str, Any], seen: str) -> None:
-    assert owner(whole(text)) == CgroupOwner(**said)

@@ -1,4 +1,4 @@
-"""Texts of /proc/PID/cgroup, and the words in which tables say what each means."""
+"""The words in which the tables of forms are written: texts of /proc/PID/cgroup, and what each says."""
 
 from __future__ import annotations
 
@@ -61,12 +61,3 @@ def unit(name: str, **more: Any) -> dict[str, Any]:
 
 def unknown(missing: str) -> dict[str, Any]:
     return {"kind": "unknown", "missing": missing}
-
-
-def names(rows: list[Row]) -> list[str]:
-    """Of tests: without the texts, whose colons pytest takes for its own when one is asked for by name."""
-    return [f"{at}: {seen}" for at, (_, _, seen) in enumerate(rows)]
-
-
-def whole(text: str) -> str:
-    return f"0::{text}\n" if text.startswith("/") else text

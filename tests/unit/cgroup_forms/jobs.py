@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from gpuledger.workloads.cgroup import CgroupOwner, owner
-from unit.cgroup_forms import ID, Row, batch, job, names, unit, whole
+from unit.cgroup_forms.words import (
+    ID,
+    Row,
+    batch,
+    job,
+    unit,
+)
 
 JOBS: list[Row] = [
     ("/slurm/uid_1000/job_123/step_0/task_0", job("123", "0", 1000), "v1"),
@@ -89,10 +90,3 @@ OTHER_BATCH_SYSTEMS: list[Row] = [
         "HTCondor, v2",
     ),
 ]
-
-ROWS = JOBS + OTHER_BATCH_SYSTEMS
-
-
-@pytest.mark.parametrize(("text", "said", "seen"), ROWS, ids=names(ROWS))
-def test_a_jobs_cgroup_names_the_job(text: str, said: dict[str, Any], seen: str) -> None:
-    assert owner(whole(text)) == CgroupOwner(**said)

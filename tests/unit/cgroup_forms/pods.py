@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
-from gpuledger.workloads.cgroup import CgroupOwner, owner
-from unit.cgroup_forms import ID, ID2, KUBE, SNAKE, STATIC, UID, UID2, USER, Row, box, names, pod, whole
+from unit.cgroup_forms.words import (
+    ID,
+    ID2,
+    KUBE,
+    SNAKE,
+    STATIC,
+    UID,
+    UID2,
+    USER,
+    Row,
+    box,
+    pod,
+)
 
 PODS: list[Row] = [
     (f"{KUBE}{SNAKE}.slice/cri-containerd-{ID}.scope", pod(runtime="containerd"), "containerd, systemd"),
@@ -145,8 +152,3 @@ PODS: list[Row] = [
     ),
     (f"/kubepods/podnot-a-uid/{ID}", box(), "an id below something that is no pod"),
 ]
-
-
-@pytest.mark.parametrize(("text", "said", "seen"), PODS, ids=names(PODS))
-def test_a_pods_cgroup_names_the_pod_and_its_container(text: str, said: dict[str, Any], seen: str) -> None:
-    assert owner(whole(text)) == CgroupOwner(**said)

@@ -158,7 +158,7 @@ class FaultRig(Machine):
     def page(self, seconds: float = 1.0) -> Page:
         """A tick, and what holds after any: no crash, books that add up, no counter that steps back."""
         self.before = self.readings if self.pages and self.source._library.started else {}
-        self.clock.go(seconds)
+        self.clock.advance(seconds)
         if self.state.time is not None:
             self.state.time += seconds
         self.state.write()

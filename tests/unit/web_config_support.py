@@ -8,9 +8,10 @@ from contextlib import suppress
 
 import pytest
 
+from builders import FakeClock
 from certificates import Certificates
 from gpuledger.outputs.web_config.web import Web
-from unit.outputs_support import Client, FakeClock, serve, some_routes
+from unit.outputs_support import Client, serve, some_routes
 
 TLS = "tls_server_config: {{cert_file: server.crt, key_file: server.key{more}}}\n"
 

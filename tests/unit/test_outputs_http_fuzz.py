@@ -16,8 +16,7 @@ from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.routes import Routes, plain
 from gpuledger.outputs.web_config.web import Web
 from raw_http import answers_in, corpus, raw_server, told
-from unit.test_web_config_client_hello import client_hello
-from unit.web_config_support import TLS, certificates, issued
+from unit.web_config_support import TLS, certificates, client_hello, issued
 
 __all__ = ["certificates", "issued"]
 

@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.workloads.cgroup import KINDS, CgroupOwner, owner
-from unit.cgroup_forms.containers import CONTAINERS
-from unit.cgroup_forms.jobs import JOBS, OTHER_BATCH_SYSTEMS
-from unit.cgroup_forms.others import MANY_LINES, UNKNOWNS, USERS_AND_UNITS
-from unit.cgroup_forms.pods import PODS
+from unit.cgroup_forms.every import ROWS
+from unit.cgroup_forms.others import MANY_LINES
 from unit.cgroup_forms.words import ID, SHORT, SNAKE, STATIC, UID, USER, Row
-
-ROWS = PODS + CONTAINERS + JOBS + OTHER_BATCH_SYSTEMS + USERS_AND_UNITS + UNKNOWNS + MANY_LINES
 
 # Without the texts themselves, whose colons pytest takes for its own when a test is asked for by name.
 NAMES = [f"{at}: {row[2]}" for at, row in enumerate(ROWS)]

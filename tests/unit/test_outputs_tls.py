@@ -10,11 +10,12 @@ import weakref
 
 import pytest
 
+from builders import FakeClock
 from certificates import RSA
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, some_routes, until
-from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
+from unit.outputs_support import BIG, GET_HELLO, Client, some_routes, until
+from unit.streams_support import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
 
 __all__ = ["certificates", "issued"]
@@ -115,7 +116,7 @@ def test_a_stream_ends_with_its_connection_when_certificates_change(file, certif
             await head_of(client)
             first = await chunk(client)
             file.write_text(file.read_text() + "# read anew\n")
-            clock.now += 1.0
+            clock.advance(1.0)
             station.channels[0].say(b"second")
             return first, await client.closed()
 
@@ -403,7 +404,7 @@ def test_a_rotated_certificate_is_for_new_connections_and_old_ones_go_on(file, c
     async def scenario(server):
         async with TlsClient(server, certificates.client_context()) as old:
             certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca")
-            clock.now += 2
+            clock.advance(2)
             async with TlsClient(server, certificates.client_context()) as new:
                 statuses = [(await client.ask("/hello")).status for client in (old, new)]
                 return statuses, serial(old) != serial(new)
@@ -421,7 +422,7 @@ def test_a_rotated_client_ca_refuses_who_was_let_in_before(file, certificates):
     async def scenario(server):
         before = await try_once(server, context)
         (certificates.folder / "other.crt").write_bytes(certificates.crt("stranger").read_bytes())
-        clock.now += 2
+        clock.advance(2)
         return before, await try_once(server, context)
 
     assert serve_under(file, scenario, clock=clock) == (200, None)

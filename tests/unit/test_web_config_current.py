@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import FakeClock
 from unit.web_config_support import TLS, certificates, issued
 
 __all__ = ["certificates", "issued"]
@@ -23,7 +23,7 @@ class Running:
         self.current = CurrentWebConfig(file, self.clock)
 
     def look(self):
-        self.clock.now += 1.0
+        self.clock.advance(1.0)
         self.current.look()
         return self.current
 

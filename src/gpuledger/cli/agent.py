@@ -34,6 +34,7 @@ from gpuledger.config.assemble import assemble
 from gpuledger.config.settings import LogSettings
 from gpuledger.config.watch import FileWatch
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.documents import read_document
 from gpuledger.ledger.store.place import state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build
@@ -108,7 +109,7 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
         raise UsageError("--engine prometheus: the number of shards must be known; give --shard INDEX/COUNT")
     # In the cluster Prometheus finds the API server by itself.
     access = settings.access(environ) if settings.api or settings.kubeconfig else None
-    written = yaml.safe_load(file.read_text("utf-8"))
+    written = read_document(file)
     sys.stdout.write(yaml.safe_dump(prometheus_config(config, written, access, share), sort_keys=False))
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.names import Manifest
@@ -72,6 +73,22 @@ class Secrets:
             sections[section]: {words.get(key, key): value for key, value in keys.items()}
             for section, keys in self.endpoint(said, path).items()
         }
+
+    def look_at_url(self, url: str, path: str) -> None:
+        """A login within a receiver's URL is a problem: whoever may read the resource could read it."""
+        try:
+            login = "@" in urlsplit(url).netloc
+        except ValueError:
+            # The agent says what is wrong with it.
+            return
+        if login:
+            self.problems.append(
+                Problem(
+                    path,
+                    "has a login in it, which lies open to everybody who may read this; take it out, and give "
+                    "basicAuth: {username: {name, key}, password: {name, key}}, which names a Secret",
+                )
+            )
 
     def volumes(self) -> list[tuple[Manifest, Manifest]]:
         """Mount and volume; none where no Secret is named."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+from gpuledger.operator.problem import Problem
 from gpuledger.operator.schema.nodes import (
     INT64,
     Count,
@@ -134,7 +136,24 @@ def affinity(about: str) -> Node:
     return Fields(keys, about)
 
 
-_AMOUNTS: Final = Named(NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"))
+class _Resource(Node):
+    """The name of a resource of nodes, such as cpu. One with a domain is a device, of which each can be given
+    to one pod alone.
+    """
+
+    def check(self, value: object, path: str) -> Iterator[Problem]:
+        """What is wrong with a name."""
+        if "/" in str(value):
+            yield Problem(
+                path,
+                "would take a device from the pods that compute with it; every GPU is seen without asking for "
+                "one: leave it out",
+            )
+
+
+_AMOUNTS: Final = Named(
+    NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"), name=_Resource()
+)
 
 
 def resources(about: str) -> Node:

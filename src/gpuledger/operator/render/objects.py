@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.operator.facts import Facts
@@ -11,7 +11,7 @@ from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.accounts import accounts
 from gpuledger.operator.render.agent import agent_config, config_map, service, stateful_set
 from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
-from gpuledger.operator.render.names import Manifest, Naming, naming_of
+from gpuledger.operator.render.names import COMPONENT, Manifest, Naming, naming_of
 from gpuledger.operator.render.pods import ambiguous
 from gpuledger.operator.render.program import owned, program_config
 from gpuledger.operator.render.secrets import Secrets
@@ -30,6 +30,14 @@ class Rendered:
     problems: tuple[Problem, ...] = ()
     receiver_missing: bool = False
     seeds: tuple[Mapping[str, Any], ...] = ()
+
+    def without_exporters(self) -> Rendered:
+        """The same without exporters and what is theirs: an agent goes on with its other targets."""
+        return replace(
+            self,
+            objects=tuple(one for one in self.objects if not _is_exporters(one)),
+            seeds=tuple(one for one in self.seeds if not _is_exporters(one)),
+        )
 
 
 def render(monitor: GpuMonitor, facts: Facts) -> Rendered:
@@ -50,6 +58,10 @@ def render(monitor: GpuMonitor, facts: Facts) -> Rendered:
         problems += [*secrets.problems, *_agent_problems(naming, config)]
         objects += [config_map(naming, config), service(naming), stateful_set(naming, config, secrets)]
     return Rendered(tuple(objects), tuple(problems), missing, tuple(seeds))
+
+
+def _is_exporters(body: Mapping[str, Any]) -> bool:
+    return bool(body["metadata"]["labels"][COMPONENT] == "exporter")
 
 
 def _exporter_problems(naming: Naming) -> Iterator[Problem]:

@@ -85,8 +85,8 @@ class Secrets:
             self.problems.append(
                 Problem(
                     path,
-                    "has a login in it, which lies open to everybody who may read this; take it out, and give "
-                    "basicAuth: {username: {name, key}, password: {name, key}}, which names a Secret",
+                    "has a login in it, which lies open to everybody who may read this; take it out, and "
+                    "give basicAuth: {username: {name, key}, password: {name, key}}, which names a Secret",
                 )
             )
 

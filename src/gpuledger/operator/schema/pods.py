@@ -146,8 +146,8 @@ class _Resource(Node):
         if "/" in str(value):
             yield Problem(
                 path,
-                "would take a device from the pods that compute with it; every GPU is seen without asking for "
-                "one: leave it out",
+                "would take a device from the pods that compute with it; every GPU is seen without asking "
+                "for one: leave it out",
             )
 
 

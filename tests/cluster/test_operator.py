@@ -298,6 +298,21 @@ BEYOND: dict[str, tuple[Json, str, str]] = {
         "Rejected",
         "must be less than or equal to cpu limit",
     ),
+    "a flag that there is not": (
+        {"exporter": {"args": ["--intervall=5s"]}},
+        "InvalidSpec",
+        "spec.exporter.args: unknown flag '--intervall'",
+    ),
+    "a GPU for the exporter": (
+        {"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
+        "InvalidSpec",
+        "spec.exporter.resources.limits.nvidia.com/gpu",
+    ),
+    "a password in a URL": (
+        {"agent": {"remoteWrite": [{"url": "https://ann:hunter2@store/write"}]}},
+        "InvalidSpec",
+        "spec.agent.remoteWrite[0].url",
+    ),
     "a relabelling that is none": (
         {
             "agent": {

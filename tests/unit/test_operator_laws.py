@@ -22,6 +22,7 @@ from unit.operator_support import (
     Json,
     agent_file,
     agent_says,
+    asks_agent,
     facts_of,
     gpu_monitor,
     made,
@@ -69,7 +70,7 @@ def bytes_of(resource: Json) -> bytes:
     found = read(resource)
     if found.monitor is None:
         return repr(found.problems).encode()
-    made = render(found.monitor, facts_of(found.monitor, check_agent=agent_says))
+    made = render(found.monitor, facts_of(found.monitor, check_agent=asks_agent))
     return json.dumps([made.objects, made.seeds, [str(one) for one in made.problems]]).encode()
 
 

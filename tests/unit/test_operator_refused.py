@@ -52,8 +52,14 @@ def test_nothing_takes_a_gpu_from_those_who_compute(case: str) -> None:
     assert "leave it out" in problem.message
 
 
-def test_cpu_and_memory_are_no_devices() -> None:
-    amounts = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}
+def test_cpu_and_memory_are_no_devices_and_none_of_them_is_none() -> None:
+    amounts = {
+        "nvidia.com/gpu": 0,
+        "cpu": "100m",
+        "memory": "64Mi",
+        "ephemeral-storage": "1Gi",
+        "hugepages-2Mi": "4Mi",
+    }
     assert read_of(gpu_monitor({"exporter": {"resources": {"limits": amounts}}})).problems == ()
 
 

@@ -187,6 +187,11 @@ class GpuMonitor:
     exporter_path: str = "spec.exporter"
 
     @property
+    def env_key(self) -> str:
+        """What variables of its pods are called in it."""
+        return "env" if self.kind == "GpuMonitor" else "envs"
+
+    @property
     def key(self) -> str:
         """Which it is among all: kind and name."""
         return f"{self.kind}/{self.name}"

@@ -25,6 +25,8 @@ class Secrets:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._keys: dict[str, dict[str, None]] = {}
+        # Every file, with a word in the place of what it says.
+        self.files: dict[str, str] = {}
         self.problems: list[Problem] = []
 
     def file(self, reference: Plain, path: str) -> str:
@@ -39,7 +41,9 @@ class Secrets:
                 )
             )
         self._keys.setdefault(name, {})[key] = None
-        return f"{FOLDER}/{name}/{key}"
+        file = f"{FOLDER}/{name}/{key}"
+        self.files[file] = "secret"
+        return file
 
     def endpoint(self, said: Plain, path: str) -> Manifest:
         """tlsConfig, basicAuth and authorization in the agent's words, by files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gpuledger.operator.problem import Problem
@@ -136,24 +136,24 @@ def affinity(about: str) -> Node:
     return Fields(keys, about)
 
 
-class _Resource(Node):
-    """The name of a resource of nodes, such as cpu. One with a domain is a device, of which each can be given
-    to one pod alone.
+class _Amounts(Named):
+    """How much of which resource of a node, such as cpu. One with a domain in its name is a device, which is
+    given to one pod alone: asking for none is all that an exporter may.
     """
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a name."""
-        if "/" in str(value):
-            yield Problem(
-                path,
-                "would take a device from the pods that compute with it; every GPU is seen without asking "
-                "for one: leave it out",
-            )
+        """What is wrong with a value, beyond what the schema can say."""
+        yield from super().check(value, path)
+        for name, amount in value.items() if isinstance(value, Mapping) else ():
+            if "/" in str(name) and amount not in (None, 0, "0"):
+                yield Problem(
+                    f"{path}.{name}",
+                    "would take a device from the pods that compute with it; every GPU is seen without "
+                    "asking for one: leave it out",
+                )
 
 
-_AMOUNTS: Final = Named(
-    NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"), name=_Resource()
-)
+_AMOUNTS: Final = _Amounts(NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"))
 
 
 def resources(about: str) -> Node:

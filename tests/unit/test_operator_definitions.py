@@ -214,6 +214,17 @@ IGNORED: list[tuple[Json, list[str]]] = [
         {"features": {"k8sAgent": {"gpuMonitoring": {"groupLabelAllowlistRegex": "^[a-z]+$"}}}},
         ["spec.features.k8sAgent.gpuMonitoring.groupLabelAllowlistRegex"],
     ),
+    (
+        {
+            "features": {
+                "openAgent": {"podLabels": {"app": "mine", "name": "mine"}},
+                "k8sAgent": {
+                    "nodeAgent": {"podLabels": {"name": "mine", "whatap-gpu": "true", "app": "mine"}}
+                },
+            }
+        },
+        ["spec.features.k8sAgent.nodeAgent.podLabels.name", "spec.features.openAgent.podLabels.app"],
+    ),
 ]
 
 

@@ -173,9 +173,11 @@ class Applier:
         try:
             await self._api.apply(path, step.wanted, dry=True)
         except Refused as error:
-            if error.reason != "Invalid":
+            if error.takes_no_trial:
+                return step
+            if not error.by_content:
                 raise
-            if there is None or not await self._is_valid(step.wanted):
+            if error.reason != "Invalid" or there is None or not await self._is_valid(step.wanted):
                 raise Rejected(f"{key} is refused by the API server: {error}") from None
             return _Step(step.wanted, repair=False, anew=True)
         return step
@@ -195,7 +197,7 @@ class Applier:
         try:
             await self._api.apply(path_of(other), other, dry=True)
         except Refused as error:
-            if error.reason != "Invalid":
+            if not error.by_content:
                 raise
             return False
         return True

@@ -15,6 +15,7 @@ from gpuledger.operator.spec import Agent, AutoTarget, Exporter, GpuMonitor, Pla
 
 WHATAP_AGENT: Final = "WhatapAgent"
 _OPEN_AGENT: Final = "spec.features.openAgent"
+NODE_AGENT: Final = "spec.features.k8sAgent.nodeAgent"
 _GPU_MONITORING: Final = "spec.features.k8sAgent.gpuMonitoring"
 
 # GPUs of a control plane are monitored, too: its own operator has always tolerated these.

@@ -19,16 +19,6 @@ MONITOR_KIND: Final = "gpuledger.dev/monitor-kind"
 ENGINE: Final = "gpuledger.dev/engine"
 COMPONENT: Final = "app.kubernetes.io/component"
 
-# By which pods are chosen, and found by scrapers: nobody else says them.
-OWN_LABELS: Final = (
-    "app.kubernetes.io/name",
-    COMPONENT,
-    "app.kubernetes.io/managed-by",
-    MONITOR,
-    MONITOR_KIND,
-    ENGINE,
-)
-
 
 def owned_by(owner: Owner) -> Labels:
     """The labels that all objects of a resource have, and no others."""

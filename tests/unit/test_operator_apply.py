@@ -68,7 +68,7 @@ def test_nothing_is_asked_where_nothing_changed() -> None:
     bench = Bench()
     bench.converge(ACCOUNT, CONFIG)
     bench.writes()
-    assert bench.converge(ACCOUNT, CONFIG).idle
+    assert bench.converge(ACCOUNT, CONFIG) == Outcome()
     assert bench.server.asked == []
 
 
@@ -144,7 +144,7 @@ def test_a_seed_is_made_once_and_left_alone() -> None:
     bench.server.keep(f"{PLACE}/configmaps/c", edited)
     bench.owned.take(bench.server.objects[f"{PLACE}/configmaps/c"])
     bench.writes()
-    assert bench.converge(seeds=[CONFIG]).idle
+    assert bench.converge(seeds=[CONFIG]) == Outcome()
     assert bench.server.asked == []
 
 
@@ -152,9 +152,9 @@ def test_a_seed_that_somebody_else_has_made_is_theirs() -> None:
     bench = Bench()
     theirs = {**CONFIG, "metadata": {"name": "c", "namespace": "n"}}
     bench.server.keep(f"{PLACE}/configmaps/c", theirs)
-    assert bench.converge(seeds=[CONFIG]).idle
+    assert bench.converge(seeds=[CONFIG]) == Outcome()
     bench.server.asked.clear()
-    assert bench.converge(seeds=[CONFIG]).idle
+    assert bench.converge(seeds=[CONFIG]) == Outcome()
     assert bench.server.asked == [], "asked once"
 
 

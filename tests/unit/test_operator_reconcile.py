@@ -18,11 +18,13 @@ from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
 from gpuledger.operator.facts import Facts
 from gpuledger.operator.kinds import KINDS, as_owner
+from gpuledger.operator.listing import list_made
 from gpuledger.operator.monitors import Monitors, Render
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.reconcile import FINALIZER, Reconciler
 from gpuledger.operator.render.objects import Rendered, render
 from gpuledger.operator.spec import GpuMonitor
+from gpuledger.operator.telling import Teller
 from operator_api import MemoryApi
 from unit.operator_support import Json, gpu_monitor
 
@@ -42,16 +44,15 @@ class Bench:
     def __init__(self, server: MemoryApi | None = None) -> None:
         self.server = server or MemoryApi()
         self.counts = counts = Counts()
-        api, clock = Api(self.server), SystemClock()
+        self.api = api = Api(self.server)
+        clock = SystemClock()
         self.owned = Owned()
         self.render: Render = lambda body, asked: render(asked, facts_of(body))
         self.monitors = Monitors(lambda body, asked: self.render(body, asked), 600.0, lambda _: None)
-        self.applier = Applier(api, self.owned, ["n"], counts)
-        self.reconciler = Reconciler(
-            *(api, self.monitors, self.owned, self.applier),
-            *(Events(api, "me", clock, counts), Due(), clock, counts),
-            status_interval=3600.0,
-        )
+        applier = Applier(api, self.owned, ["n"], counts)
+        events = Events(api, "me", clock, counts)
+        teller = Teller(api, self.monitors, self.owned, events, clock, counts, 3600.0)
+        self.reconciler = Reconciler(api, self.monitors, self.owned, applier, events, teller, Due(), counts)
 
     def change(self, **content: Any) -> None:
         """Somebody writes the resource."""
@@ -70,7 +71,7 @@ class Bench:
     async def list_made(self) -> None:
         """As a term begins."""
         for kind in KINDS:
-            made = await self.applier.list_kind(kind)
+            made = await list_made(self.api, kind, ["n"])
             self.owned.settle(kind.kind, made.bodies, made.version)
 
     def writes(self) -> list[str]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from gpuledger.operator.facts import Facts, Owner
 from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.names import ENGINE, naming_of
 from gpuledger.operator.schema.gpu_monitor import METADATA_NAME, SPEC
 from gpuledger.operator.sections import agent_of, exporter_of, mappings
-from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.translate import NODE_AGENT, WHATAP_AGENT, read_whatap_agent
-
-GPU_MONITOR: Final = "GpuMonitor"
+from gpuledger.operator.spec import GPU_MONITOR, WHATAP_AGENT, GpuMonitor
+from gpuledger.operator.translate import NODE_AGENT, read_whatap_agent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,39 +12,32 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.source import Clock
 from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.apply import Applier, Outcome, Rejected
 from gpuledger.operator.conditions import joined
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
-from gpuledger.operator.kinds import GPU_MONITOR, WHATAP_AGENT, Key, is_ending
+from gpuledger.operator.kinds import Key, is_ending, resource_path
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.owned import Owned
-from gpuledger.operator.pods import pods_of
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.status import Standing, Trouble, changes, is_urgent, status_of
+from gpuledger.operator.status import Trouble
+from gpuledger.operator.telling import Teller
 
 log = logging.getLogger("gpuledger.operator")
 
 FINALIZER: Final = "gpuledger.dev/operator"
-# Events come in bursts: so long after the first of them is looked.
-BURST: Final = 0.2
 _LONGEST_PAUSE: Final = 60.0
 # So many repairs a minute are made at once; who goes on changing our fields waits for longer and longer.
 _FREE_REPAIRS: Final = 5
 _MINUTE: Final = 60.0
 # What may pass by itself is told only when it has not, so many times in a row.
 _FREE_FAILURES: Final = 2
-_KINDS: Final = {kind.kind: kind for kind in (GPU_MONITOR, WHATAP_AGENT)}
 
 
 class Reconciler:
-    """Works on one resource after the other, for as long as `run` runs.
-
-    Conditions that turn are written at once, mere numbers every `status_interval` seconds at most.
-    """
+    """Works on one resource after the other, for as long as `run` runs."""
 
     def __init__(
         self,
@@ -53,21 +46,18 @@ class Reconciler:
         owned: Owned,
         applier: Applier,
         events: Events,
+        teller: Teller,
         due: Due,
-        clock: Clock,
         counts: Counts,
-        *,
-        status_interval: float,
     ) -> None:
         self._api = api
         self._monitors = monitors
         self._owned = owned
         self._applier = applier
         self._events = events
+        self._teller = teller
         self._due = due
-        self._clock = clock
         self._counts = counts
-        self._status_interval = status_interval
 
     async def run(self) -> None:
         """Look at what is due, until cancelled."""
@@ -101,7 +91,7 @@ class Reconciler:
         if self._is_gone(monitor) or is_ending(monitor.body):
             return after
         try:
-            told = await self._tell(monitor)
+            told = await self._teller.tell(monitor)
         except GpuledgerError as error:
             log.warning("%s: its status could not be written: %s", monitor.name, error)
             told = _LONGEST_PAUSE / 10
@@ -175,7 +165,7 @@ class Reconciler:
         version = monitor.body["metadata"]["resourceVersion"]
         patch: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         try:
-            self._monitors.take(await self._api.merge(_path(monitor), patch))
+            self._monitors.take(await self._api.merge(resource_path(monitor.body), patch))
         except Refused as error:
             if error.status != 404:
                 raise
@@ -208,46 +198,6 @@ class Reconciler:
         monitor.failures += 1
         return min(2.0 ** (monitor.failures - 1), _LONGEST_PAUSE)
 
-    async def _tell(self, monitor: Monitor) -> float | None:
-        """Write the status if it is not so already; seconds until it may be, or has to be looked at again."""
-        now = asyncio.get_running_loop().time()
-        standing, stalls = self._standing(monitor, now)
-        before = monitor.body.get("status") or {}
-        status = status_of(standing, before, self._clock.unix())
-        if not (changed := changes(status, before)):
-            return stalls
-        if not is_urgent(status, before) and (left := monitor.written + self._status_interval - now) > 0:
-            return left
-        monitor.written = now
-        self._monitors.take(await self._api.merge(f"{_path(monitor)}/status", {"status": changed}))
-        self._counts.status_writes += 1
-        if standing.trouble is not None:
-            await self._events.post(monitor.body, "Warning", standing.trouble.reason, str(standing.trouble))
-        return stalls
-
-    def _standing(self, monitor: Monitor, now: float) -> tuple[Standing, float | None]:
-        """How it stands, and seconds until missing pods count as stalled."""
-        made = dict(self._owned.of(monitor.uid))
-        exporters, agents = (
-            pods_of(body for key, body in made.items() if key.kind == kind)
-            for kind in ("DaemonSet", "StatefulSet")
-        )
-        left = monitor.deadline.look((exporters, agents), monitor.generation, now)
-        rendered = monitor.rendered_now
-        standing = Standing(
-            monitor.generation,
-            monitor.trouble,
-            tuple(map(str, monitor.reading.ignored)),
-            rendered.receiver_missing if rendered is not None else None,
-            exporters,
-            agents,
-            monitor.targets if agents is not None else None,
-            stalled=left == 0.0,
-            applied=monitor.good.kept if monitor.good is not None else None,
-        )
-        # A moment later than that, so that rounding does not make it look too early.
-        return standing, left + BURST if left else None
-
 
 def _listed(what: str, keys: list[Key]) -> str:
     return f"{what}: {joined(map(str, keys))}. " if keys else ""
@@ -256,7 +206,3 @@ def _listed(what: str, keys: list[Key]) -> str:
 def _passes(error: GpuledgerError) -> bool:
     """Whether it may well go the next time: the server is away, or somebody wrote at the same time."""
     return not isinstance(error, Refused) or error.status in (409, 429) or error.status >= 500
-
-
-def _path(monitor: Monitor) -> str:
-    return _KINDS[monitor.body["kind"]].path(name=monitor.body["metadata"]["name"])

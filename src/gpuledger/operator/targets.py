@@ -16,6 +16,7 @@ from gpuledger.operator.api import Api, Json
 from gpuledger.operator.kinds import POD
 from gpuledger.operator.render.names import ENGINE
 from gpuledger.operator.status import Targets
+from gpuledger.outputs.addresses import Address
 
 # The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -99,7 +100,7 @@ class TargetCounter:
                 address = await self._address(agents, pod)
                 if not address:
                     return f"{pod} has no address yet"
-                page = f"http://{_bracketed(address)}:{agents.port}"
+                page = f"http://{Address(address, agents.port)}"
                 if agents.prometheus:
                     return read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
                 told = read_agent(await self._fetch(f"{page}/metrics"))
@@ -167,7 +168,3 @@ async def fetch_page(url: str) -> bytes:
             if len(body) > _LONGEST:
                 raise aiohttp.ClientError("a page without an end")
         return bytes(body)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

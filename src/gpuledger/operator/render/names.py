@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuledger.operator.facts import Facts, Owner
-from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.translate import WHATAP_AGENT
+from gpuledger.operator.spec import WHATAP_AGENT, GpuMonitor
 
 Manifest = dict[str, Any]
 Labels = dict[str, str]

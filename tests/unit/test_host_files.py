@@ -43,8 +43,8 @@ def _pipe(path: Path) -> Path:
     ids=["without end", "a pipe that nobody fills", "a directory", "gone"],
 )
 def test_what_cannot_be_read_whole_is_refused_at_once(tmp_path: Path, made, reason: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError) as caught:
         read_at_most(made(tmp_path / "file"), 1 << 20)
     assert caught.value.errno == reason
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -101,8 +101,13 @@ def test_a_link_that_is_swapped_is_a_change(certificates, file):
         lambda file: file.write_text("rate_limit: {interval: 1s, burst: 1}"),
         lambda file: file.with_name("server.crt").unlink(),
         lambda file: file.with_name("server.key").write_text("junk"),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: (
+            file.with_name("server.crt").unlink(),
+            file.with_name("server.crt").symlink_to("/dev/zero"),
+        ),
     ],
-    ids=["gone", "not-yaml", "unknown-key", "tls-gone", "certificate-gone", "key-junk"],
+    ids=["gone", "not-yaml", "unknown-key", "tls-gone", "certificate-gone", "key-junk", "pipe", "no-end"],
 )
 def test_a_bad_new_file_keeps_the_last_good_one_and_says_so_once(file, damage, caplog):
     running = Running(file)

@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.workloads.pods.access import Access, find_access
+from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient, Interrupted, Unreachable
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
 from gpuledger.workloads.pods.settings import KubernetesSettings
 
@@ -150,13 +151,21 @@ def test_files_of_a_kubeconfig_are_relative_to_it(tmp_path: Path) -> None:
         ({"current-context": "other"}, "no context named 'other'"),
         ({"clusters": []}, "no cluster named 'c'"),
         ({"clusters": None}, "no cluster named 'c'"),
-        ({"cluster": {"certificate-authority-data": "%%%"}}, "is not base64"),
-        ({"cluster": {"server": "k"}}, "is none"),
+        ({"cluster": {"certificate-authority-data": "%%%"}}, "certificate-authority-data is not base64"),
+        ({"user": {"client-certificate-data": "%%%"}}, "client-certificate-data is not base64"),
+        ({"user": {"client-key-data": "%%%"}}, "client-key-data is not base64"),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, given: Any, words: str) -> None:
-    with pytest.raises(GpuledgerError, match=words):
-        read_kubeconfig(config(tmp_path, **given))
+    file = config(tmp_path, **given)
+    with pytest.raises(GpuledgerError, match=words) as told:
+        read_kubeconfig(file)
+    assert str(file) in str(told.value)
+
+
+def test_a_kubeconfig_whose_server_is_no_url_is_told(tmp_path: Path) -> None:
+    with pytest.raises(GpuledgerError, match="URL 'k' is none; https://HOST:PORT is wanted"):
+        read_kubeconfig(config(tmp_path, {"server": "k"}))
 
 
 @pytest.mark.parametrize(

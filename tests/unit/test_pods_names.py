@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.cli.diagnosis import run_checks
 from gpuledger.cli.flags import parse, parser
 from gpuledger.model.checks import Finding, Verdict
@@ -22,7 +23,7 @@ from gpuledger.workloads.pods.names import PodNames, spare_logs
 from gpuledger.workloads.pods.open import open_kubernetes
 from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
 from gpuledger.workloads.pods.watch import PodWatch
-from pods_server import ApiServer, FakeClock, NoWait, a_pod, chunks, serving, status
+from pods_server import ApiServer, NoWait, a_pod, chunks, serving, status
 
 UID, ID = "0f3c1f0e-1111-4222-8333-444455556666", "a" * 64
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}

@@ -12,11 +12,15 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.page import MapHealth
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.files import NO_MAP
+from gpuledger.workloads.job_map.open import open_job_map
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.open import Machine, MapSettings, open_maps
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.slurm.job import NO_JOBS
+from gpuledger.workloads.slurm.open import open_slurm
 from gpuledger.workloads.slurm.settings import SlurmSettings
 from running import wait_until
 
@@ -50,6 +54,26 @@ def test_a_machine_of_nobody_has_no_maps(tmp_path: Path) -> None:
 def test_a_node_without_an_api_server_reads_log_files_and_the_kubelet(tmp_path: Path) -> None:
     logs = KubernetesSettings(enabled="true", pod_logs=str(tmp_path))
     assert [one.name for one in opened(tmp_path, kubernetes=logs).health()] == ["pod_logs", "pod_resources"]
+
+
+def test_what_reads_log_files_tells_when_it_last_did(tmp_path: Path) -> None:
+    for folder in ("pods", "containers"):
+        (tmp_path / folder).mkdir()
+    maps = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", pod_logs=str(tmp_path)))
+    maps.start()
+    try:
+        maps.wait(10)
+        logs, *_ = maps.health()
+    finally:
+        maps.stop()
+    assert (logs.success, logs.last_success) == (True, FakeClock().unix())
+
+
+def test_maps_of_jobs_have_names_and_are_empty_until_they_are_read(tmp_path: Path) -> None:
+    slurm = open_slurm(SlurmSettings(), clock=FakeClock())
+    files = open_job_map(JobMapSettings(directory=str(tmp_path)), clock=FakeClock())
+    assert files is not None
+    assert (slurm.name, slurm.value, files.name, files.value) == ("slurm", NO_JOBS, "job_map", NO_MAP)
 
 
 def test_asking_for_an_api_server_where_there_is_none_is_an_error_with_a_remedy(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Final
 
 from gpuledger.model.checks import Check, Finding, because, fails, parted, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access
+from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient, on_node
+from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, find_access
 from gpuledger.workloads.pods.logs import read_pod_logs
 from gpuledger.workloads.pods.refusals import Refused
 from gpuledger.workloads.pods.settings import KUBELET, KubernetesSettings, is_enabled

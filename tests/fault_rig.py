@@ -6,6 +6,7 @@ for the energy counters, which follow power: every page can be held against what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from ctypes import CDLL, c_void_p
 from pathlib import Path
@@ -21,6 +22,8 @@ from gpuledger.model.process import HostFacts
 from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVLINK_RATE, Quantity
 from gpuledger.model.snapshot import Reading
 from gpuledger.node.loop import Node
+from gpuledger.sources import nvml
+from gpuledger.sources.nvml.codes import NAMES
 from gpuledger.sources.nvml.fields import METRICS
 from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import ALL, FakeHost, Machine, pids
@@ -30,6 +33,22 @@ MILLIWATTS = 100_000
 OF_A_DEVICE = ("nvmlDevice", "nvmlGpmQuery", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet")
 # What takes two ticks.
 LATER = frozenset({NVLINK_RATE, *(metric.quantity for metric in METRICS)})
+# One that is newer than our table, too.
+CODES = (*NAMES, 77)
+# What `doctor` alone asks.
+DOCTORS = {"checks.py", "gpu_checks.py", "gpu_health.py", "probe.py"}
+# Only whether the library has them is asked.
+SYMBOLS = {"nvmlDeviceGetConfComputeMemSizeInfo", "nvmlDeviceGetRunningProcessDetailList"}
+LISTS = ("Compute", "Graphics", "MPSCompute")
+
+
+def calls_of_the_source() -> list[str]:
+    folder = Path(nvml.__path__[0])
+    text = "".join(file.read_text() for file in sorted(folder.glob("*.py")) if file.name not in DOCTORS)
+    found = set(re.findall(r'"(nvml[A-Z]\w+)"', text)) - SYMBOLS
+    lists = {f"nvmlDeviceGet{kind}RunningProcesses" for kind in LISTS}
+    assert lists <= found
+    return sorted(found - lists | {f"{call}_v3" for call in lists})
 
 
 def cards() -> list[NvmlGpu]:
@@ -152,7 +171,7 @@ class FaultRig(Machine):
     def page(self, seconds: float = 1.0) -> Page:
         """A tick, and what holds after any: no crash, books that add up, no counter that steps back."""
         self.before = self.readings if self.pages and self.source._library.started else {}
-        self.clock.go(seconds)
+        self.clock.advance(seconds)
         if self.state.time is not None:
             self.state.time += seconds
         self.state.write()

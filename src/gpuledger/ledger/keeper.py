@@ -155,7 +155,8 @@ class Keeper:
         for span in self.journal.spans.values():
             span.stored = False
         self._spans.forget_open()
-        self._devices.clear()
+        # What is told of one that is not in the Snapshot any more would be of a Device that nobody knows.
+        self.journal.devices |= self._devices
         self._entries.clear()
         self._accounts.forget_stored()
 

@@ -21,6 +21,14 @@ def host_field(netloc: str) -> str:
     return f"{host.encode('idna').decode()}{colon}{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether the host, without brackets, is this machine as nobody else can reach it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def next_address_after(host: str) -> float | None:
     """Seconds after which a name's next address is tried beside one that does not answer; None where the
     host is an address, which has no next.

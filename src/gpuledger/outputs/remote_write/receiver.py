@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
+from gpuledger.outputs.hosts import is_loopback
 from gpuledger.outputs.remote_write.counts import Counts
 from gpuledger.outputs.remote_write.queue import Item, Queue
 from gpuledger.outputs.remote_write.record import Record
@@ -198,5 +199,4 @@ class Receiver:
 def _is_private(url: str) -> bool:
     """Whether nobody can listen on the way."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    return parts.scheme == "https" or host in ("localhost", "::1") or host.startswith("127.")
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")

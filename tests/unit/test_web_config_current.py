@@ -48,7 +48,7 @@ def test_nothing_changed_reads_nothing(file):
 def test_files_are_looked_at_once_a_second_however_often_it_is_asked(file, monkeypatch):
     looked = []
     running = Running(file)
-    monkeypatch.setattr("gpuledger.outputs.web_config.current._stat", lambda path: looked.append(path))
+    monkeypatch.setattr("gpuledger.outputs.web_config.current.signature", lambda path: looked.append(path))
     for _ in range(5):
         running.current.look()
     assert not looked

@@ -1,4 +1,4 @@
-"""Whether the programs that a resource's objects run would take the configurations written for them."""
+"""What the programs that a resource's objects run say of the configurations that are written for them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import NODE
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.settings import reload_of
+
+# What a running `gpuledger serve` cannot change.
+EXPORTER_RESTARTS = frozenset(key for group in NODE.values() for key in reload_of(group).restart)
 
 
 def check_agent(config: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.cli.operator_checks import EXPORTER_RESTARTS
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.facts import Facts, Owner
+from gpuledger.operator.programs import Complaint, Run
 from gpuledger.operator.reading import Read, read
 from gpuledger.operator.render.objects import Rendered, render
 from gpuledger.operator.spec import GpuMonitor
@@ -211,6 +212,12 @@ def agent_says(config: Mapping[str, Any]) -> str:
         except UsageError as error:
             return str(error).removeprefix(f"{file}: ")
     return ""
+
+
+def asks_agent(run: Run) -> Complaint | None:
+    """The same of what a pod is given, as rendering asks it."""
+    said = agent_says(run.configuration)
+    return Complaint("configuration", said) if said else None
 
 
 def pods(objects: Mapping[str, Json]) -> Iterator[Json]:

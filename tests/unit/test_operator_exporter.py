@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 import chart
+from chart import taken
+from gpuledger.operator.programs import Complaint
 from gpuledger.operator.reading import read
 from gpuledger.operator.render.objects import render
 from unit.operator_support import (
@@ -22,7 +24,6 @@ from unit.operator_support import (
     only,
     rendered,
 )
-from unit.test_chart_program import taken
 
 # A field of `exporter`, and the values of the chart that mean the same.
 SAME: dict[str, tuple[Json, Json]] = {
@@ -203,7 +204,10 @@ def test_a_setting_that_a_flag_would_beat_is_refused_with_the_field_that_says_it
 
 def test_what_the_program_itself_has_against_its_settings_is_said() -> None:
     monitor = monitor_of(gpu_monitor({"exporter": {"config": {"intervall": "2s"}}}))
-    facts = facts_of(monitor, check_exporter=lambda config: f"unknown key {sorted(config)[1]}")
+    facts = facts_of(
+        monitor,
+        check_exporter=lambda run: Complaint("configuration", f"unknown key {sorted(run.configuration)[1]}"),
+    )
     assert [str(one) for one in render(monitor, facts).problems] == [
         "spec.exporter.config: unknown key intervall"
     ]

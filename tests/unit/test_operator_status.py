@@ -9,12 +9,13 @@ import pytest
 
 from gpuledger.operator.conditions import Condition, joined, told
 from gpuledger.operator.pods import Deadline, Pods, pods_of
-from gpuledger.operator.status import Standing, Targets, Trouble, is_same, is_urgent, status_of
+from gpuledger.operator.status import Standing, Targets, Trouble, changes, is_urgent, status_of
 
 Json = dict[str, Any]
 NOW = 1_700_000_000.0
 READY = Pods(8, 8, 8)
-WELL = Standing(3, receiver_missing=False, exporters=READY, agents=Pods(1, 1, 1), made=True)
+WELL = Standing(3, receiver_missing=False, exporters=READY, agents=Pods(1, 1, 1))
+NOTHING = replace(WELL, exporters=None, agents=None)
 WRONG = Trouble("InvalidSpec", ("spec.agent.replicas: a number is wanted",))
 
 
@@ -31,7 +32,9 @@ def turns(standing: Standing) -> dict[str, tuple[str, str]]:
         (WELL, "Degraded", "False", "AsWanted"),
         (WELL, "ReceiverMissing", "False", "ReceiverNamed"),
         (WELL, "FieldsIgnored", "False", "AllServed"),
-        (replace(WELL, made=False), "Available", "False", "NothingMade"),
+        # Accounts may be there, when there is nobody to deliver to: nothing runs.
+        (NOTHING, "Available", "False", "NothingMade"),
+        (replace(NOTHING, trouble=WRONG), "Progressing", "False", "Halted"),
         (replace(WELL, exporters=Pods(0, 0, 0, settled=False, seen=False)), "Available", "False", "Starting"),
         (replace(WELL, exporters=Pods(8, 8, 0)), "Available", "False", "NoExporterReady"),
         (replace(WELL, exporters=Pods(8, 8, 1)), "Available", "True", "Running"),
@@ -56,6 +59,18 @@ def turns(standing: Standing) -> dict[str, tuple[str, str]]:
 )
 def test_each_condition_says_what_is_so(standing: Standing, condition: str, status: str, reason: str) -> None:
     assert turns(standing)[condition] == (status, reason)
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [replace(WELL, receiver_missing=None, trouble=WRONG), replace(NOTHING, trouble=WRONG)],
+    ids=["a spec that is refused", "the first spec is refused"],
+)
+def test_what_is_not_as_it_should_be_is_told_in_words(standing: Standing) -> None:
+    conditions = status_of(standing, {}, NOW)["conditions"]
+    well = {("ReceiverMissing", "False"), ("FieldsIgnored", "False"), ("Degraded", "False")}
+    silent = {(one["type"], one["status"]) for one in conditions if "message" not in one}
+    assert silent <= well
 
 
 def test_numbers_that_nobody_knows_are_absent() -> None:
@@ -91,7 +106,7 @@ def as_kept(status: Json) -> Json:
 
 def test_what_was_written_is_not_written_again() -> None:
     before = as_kept(status_of(WELL, {}, NOW))
-    assert is_same(status_of(WELL, before, NOW + 3600), before)
+    assert changes(status_of(WELL, before, NOW + 3600), before) == {}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +122,7 @@ def test_what_was_written_is_not_written_again() -> None:
 def test_only_a_turn_is_urgent(after: Standing, urgent: bool) -> None:
     before = as_kept(status_of(WELL, {}, NOW))
     status = status_of(after, before, NOW)
-    assert not is_same(status, before)
+    assert changes(status, before) != {}
     assert is_urgent(status, before) is urgent
 
 

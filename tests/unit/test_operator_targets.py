@@ -137,6 +137,23 @@ def test_where_a_pod_is_is_asked_once_and_again_when_it_is_silent() -> None:
     asyncio.run(run())
 
 
+def test_an_address_that_another_agent_may_have_got_is_asked_for_anew() -> None:
+    pods = Pods({"agent-0": "10.0.0.1"})
+    other = PAGE.replace(b"3", b"5")
+    told = {"http://10.0.0.1:9401/metrics": PAGE}
+
+    async def run() -> None:
+        counter = TargetCounter(Api(pods), pages(told))
+        assert await counter.count([Agents("n", "agent", 1, 9401, version="1")]) == Targets(6, 3, 1)
+        # Both have begun anew, and this one answers elsewhere.
+        told["http://10.0.0.1:9401/metrics"] = other
+        told["http://10.0.0.2:9401/metrics"] = PAGE
+        pods.addresses["agent-0"] = "10.0.0.2"
+        assert await counter.count([Agents("n", "agent", 1, 9401, version="2")]) == Targets(6, 3, 1)
+
+    asyncio.run(run())
+
+
 def stateful_set(*ports: Json, engine: str = "builtin", **status: int) -> Json:
     container = {"name": "agent", "ports": list(ports)}
     return {

@@ -18,8 +18,8 @@ from gpuledger.agent.agent import Agent
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.agent.discovery.discovery import Discovery, Scale
+from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.memory import PageMemory

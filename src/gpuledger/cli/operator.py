@@ -34,7 +34,7 @@ from gpuledger.outputs.addresses import Address
 from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.http import HttpServer
 from gpuledger.outputs.limits import Limits
-from gpuledger.workloads.pods.access import find_access
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.settings import ApiServerSettings
 
 log = logging.getLogger("gpuledger.operator")

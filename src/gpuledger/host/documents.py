@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,13 +29,9 @@ class NotYaml(ValueError):
 
 
 def text_of(file: Path) -> str:
-    """What a file says. Raises OSError, and NotYaml for one that is too long or not UTF-8."""
-    with file.open("rb") as opened:
-        content = opened.read(_LONGEST + 1)
-    if len(content) > _LONGEST:
-        raise NotYaml(f"it is larger than {_LONGEST >> 20} MiB")
+    """What a file says. Raises OSError, as `read_at_most` does, and NotYaml for one that is not UTF-8."""
     try:
-        return content.decode("utf-8")
+        return read_at_most(file, _LONGEST).decode("utf-8")
     except UnicodeDecodeError:
         raise NotYaml("it is not UTF-8") from None
 

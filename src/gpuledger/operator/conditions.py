@@ -45,7 +45,7 @@ def told(conditions: Sequence[Condition], generation: int, before: object, unix:
             "type": one.type,
             "status": one.status,
             "reason": one.reason,
-            # The API server takes no empty one.
+            # Kubernetes 1.20 compiled with Go 1.18 or newer takes empty texts of custom resources for null.
             **({"message": one.message} if one.message else {}),
             "observedGeneration": generation,
             "lastTransitionTime": turned.get((one.type, one.status), now),

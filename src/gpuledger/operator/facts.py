@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.host.documents import read_document
 from gpuledger.model.errors import UsageError
+from gpuledger.operator.programs import Check, takes_all
 from gpuledger.operator.schema.nodes import Fields, Text
 from gpuledger.operator.schema.pods import NAME, PULL_POLICY, PULL_SECRETS, image
 from gpuledger.operator.schema.scraping import EXTERNAL_LABELS, REMOTE_WRITE
 from gpuledger.operator.sections import made, mappings, same
 from gpuledger.operator.spec import Plain
-
-# From a configuration to the one line that says what is wrong in it; empty when nothing is.
-Check = Callable[[Mapping[str, Any]], str]
-
-
-def takes_all(_config: Mapping[str, Any]) -> str:
-    """Nothing is looked at."""
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +34,7 @@ class Facts:
     `namespace` is the operator's own, for GpuMonitors; `whatap_namespace` that of a WhatapAgent.
     `exporter_role` and `agent_role` are the chart's ClusterRoles of these, `agent_own_role` the one for what
     an agent reads in its own namespace. `check_agent` and `check_exporter` are the programs' own readers of
-    their configurations, `exporter_restarts` the settings that a running exporter cannot change: these
+    what they are given, `exporter_restarts` the settings that a running exporter cannot change: these
     programs are not to be imported here.
     """
 

@@ -16,6 +16,7 @@ from gpuledger.operator.api import Api, Json
 from gpuledger.operator.kinds import POD
 from gpuledger.operator.render.names import ENGINE
 from gpuledger.operator.status import Targets
+from gpuledger.outputs.addresses import Address
 
 # The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -31,7 +32,7 @@ _TARGETS: Final = re.compile(rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """The pods of one StatefulSet."""
+    """The pods of one StatefulSet. `version` is another one whenever any of them comes or goes."""
 
     namespace: str
     name: str
@@ -39,6 +40,7 @@ class Agents:
     port: int
     # A Prometheus in agent mode, not `gpuledger agent`.
     prometheus: bool = False
+    version: str = ""
 
     @property
     def pods(self) -> list[str]:
@@ -59,16 +61,20 @@ def agents_of(body: Json) -> Agents:
         int(status.get("replicas") or 0) if status.get("readyReplicas") else 0,
         next(named, next(iter(ports.values()), 9401)),
         prometheus=(body["metadata"].get("labels") or {}).get(ENGINE) == "prometheus",
+        version=str(body["metadata"].get("resourceVersion") or ""),
     )
 
 
 class TargetCounter:
-    """Asks agents. Where a pod is the API server is asked once, and again when the pod does not answer."""
+    """Asks agents. Where a pod is the API server is asked once, and again when the pod does not answer or its
+    set has changed: its address may be that of another agent then, which would answer.
+    """
 
     def __init__(self, api: Api, fetch: Fetch) -> None:
         self._api = api
         self._fetch = fetch
-        self._addresses: dict[tuple[str, str], str] = {}
+        # By namespace and pod: the set's version at that time, and the address.
+        self._addresses: dict[tuple[str, str], tuple[str, str]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def count(self, agents: Iterable[Agents]) -> Targets | None:
@@ -91,10 +97,10 @@ class TargetCounter:
         """What one agent says, or why it says nothing."""
         async with self._slots:
             try:
-                address = await self._address(agents.namespace, pod)
+                address = await self._address(agents, pod)
                 if not address:
                     return f"{pod} has no address yet"
-                page = f"http://{_bracketed(address)}:{agents.port}"
+                page = f"http://{Address(address, agents.port)}"
                 if agents.prometheus:
                     return read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
                 told = read_agent(await self._fetch(f"{page}/metrics"))
@@ -111,13 +117,12 @@ class TargetCounter:
             return ""
         return found.error if isinstance(found, Targets) else ""
 
-    async def _address(self, namespace: str, pod: str) -> str:
-        known = self._addresses.get((namespace, pod))
-        if known is None:
-            status = (await self._api.get(POD.path(namespace, pod))).get("status") or {}
+    async def _address(self, agents: Agents, pod: str) -> str:
+        version, known = self._addresses.get((agents.namespace, pod), ("", ""))
+        if not known or version != agents.version:
+            status = (await self._api.get(POD.path(agents.namespace, pod))).get("status") or {}
             known = str(status.get("podIP") or "")
-            if known:
-                self._addresses[namespace, pod] = known
+            self._addresses[agents.namespace, pod] = (agents.version, known)
         return known
 
 
@@ -163,7 +168,3 @@ async def fetch_page(url: str) -> bytes:
             if len(body) > _LONGEST:
                 raise aiohttp.ClientError("a page without an end")
         return bytes(body)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -10,6 +10,8 @@ from gpuledger.operator.render.names import Manifest
 from gpuledger.operator.render.pods import plain
 from gpuledger.operator.spec import Exporter
 
+# Where the pod has the collectors file of a GpuMonitor.
+COLLECTORS: Final = "/etc/gpuledger/config/collectors.csv"
 # What is given by flags, which would beat the file, and the field of the exporter that says it.
 _OWNED: Final = {
     "listen_address": "port",
@@ -34,7 +36,7 @@ def program_config(exporter: Exporter) -> Manifest:
         "dialect": list(exporter.dialects),
     }
     if exporter.collectors:
-        made["dcgm"] = {"collectors": "/etc/gpuledger/config/collectors.csv"}
+        made["dcgm"] = {"collectors": COLLECTORS}
     if exporter.on_host and exporter.source == "smi":
         made["nvidia_smi"] = {"command": "/usr/local/nvidia/bin/nvidia-smi"}
     return _merged(made, plain(exporter.config))

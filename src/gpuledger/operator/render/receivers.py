@@ -46,6 +46,7 @@ def rules_of(rules: Iterable[Plain]) -> list[Manifest]:
 
 
 def _receiver(said: Plain, secrets: Secrets, path: str) -> Manifest:
+    secrets.look_at_url(said["url"], f"{path}.url")
     made: Manifest = {"url": said["url"]}
     if said.get("name"):
         made["name"] = said["name"]

@@ -85,7 +85,7 @@ class Sender:
         self.fill()
 
     def fill(self) -> None:
-        """Take as much out of the queue as there is room for; what cannot be had now comes later."""
+        """Take as much out of the queue as there is room for; the rest is for a later call."""
         try:
             while self.has_room and (item := self._queue.next()) is not None:
                 self.place(item)

@@ -172,12 +172,6 @@ def goes_back(arrived: Sequence[tuple[str, int]]) -> int:
     return found
 
 
-def report(what: str, targets: Counting, receiver: Receiver, lost: set[tuple[str, int]]) -> None:
-    print(  # noqa: T201  (the figure is what the issue asks for)
-        f"{what}: {targets.told.total()} samples told, {len(set(receiver.arrived))} arrived, {len(lost)} not"
-    )
-
-
 def fill(file: Path) -> None:
     """Take what is left of the disk."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT)

@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,6 @@ from agent_rig import (
     fill,
     goes_back,
     missing,
-    report,
 )
 from ordinary import UID, environment, ordinary
 from running import free_port
@@ -51,6 +50,21 @@ def targets() -> Counting:
 def receiver() -> Receiver:
     """Nobody, until it is `receiving`."""
     return Receiver(port=free_port())
+
+
+def lost_by(
+    fault: str, targets: Counting, receiver: Receiver, agents: Agents, run: Coroutine[Any, Any, None]
+) -> set[tuple[str, int]]:
+    """Run it, and answer what was told and has not arrived, but for what was told last of all."""
+    try:
+        asyncio.run(run)
+    finally:
+        agents.stop()
+    lost = missing(targets, receiver) - set(targets.told.items())
+    print(  # noqa: T201  (the figure is what is asked for)
+        f"{fault}: {targets.told.total()} samples told, {len(set(receiver.arrived))} arrived, {len(lost)} not"
+    )
+    return lost
 
 
 async def worked_off(receiver: Receiver, agents: Agents) -> None:
@@ -80,12 +94,7 @@ def test_a_receiver_that_is_down_or_fails_and_kill_dash_nine_lose_nothing_accept
 
     with scripted(targets.answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url)
-        try:
-            asyncio.run(run(agents))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    report("receiver down, failing, three kill -9", targets, receiver, lost)
+        lost = lost_by("receiver down, failing, three kill -9", targets, receiver, agents, run(agents))
     assert len(lost - agents.in_flight) <= agents.failed
     # What was on its way at a kill is sent again, from its beginning.
     assert goes_back(receiver.arrived) <= 3 * len(TARGETS)
@@ -126,12 +135,7 @@ def test_a_full_disk_loses_nothing_that_memory_holds(
 
     with scripted(targets.answer) as target, small_disk(tmp_path / "queue") as (within, disk):
         agents = Agents(tmp_path, target.port, receiver.url, (*within, *OURS))
-        try:
-            asyncio.run(run(agents, disk / "ballast"))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    report("disk full", targets, receiver, lost)
+        lost = lost_by("disk full", targets, receiver, agents, run(agents, disk / "ballast"))
     assert len(lost) <= agents.failed
     assert goes_back(receiver.arrived) == 0
 
@@ -154,12 +158,9 @@ def test_an_agent_begins_on_a_disk_that_is_full_and_delivers_what_is_on_it(
     with scripted(targets.answer) as target, small_disk(tmp_path / "queue") as (within, disk):
         begun_by = (*within, *OURS)
         agents = Agents(tmp_path, target.port, receiver.url, begun_by)
-        try:
-            asyncio.run(run(agents, disk / "ballast", begun_by))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    report("disk full at the start", targets, receiver, lost)
+        lost = lost_by(
+            "full at the start", targets, receiver, agents, run(agents, disk / "ballast", begun_by)
+        )
     assert len(lost - agents.in_flight) <= agents.failed
     assert goes_back(receiver.arrived) == 0
 
@@ -192,12 +193,7 @@ def test_a_queue_in_which_no_file_can_be_made_loses_nothing_that_memory_holds(
 
     with scripted(targets.answer) as target:
         agents = Agents(home, target.port, receiver.url, ordinary("agent"), environment(home), **SMALL)
-        try:
-            asyncio.run(run(agents))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    report("queue read-only", targets, receiver, lost)
+        lost = lost_by("queue read-only", targets, receiver, agents, run(agents))
     assert lost == set()
     assert goes_back(receiver.arrived) == 0
     (said,) = [line for line in agents.program.lines if "takes nothing" in line]
@@ -239,12 +235,8 @@ def test_of_a_damaged_queue_the_damaged_records_alone_are_lost_and_counted(
     dropped: list[float] = []
     with scripted(targets.answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url)
-        try:
-            asyncio.run(run(agents))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items()) - agents.in_flight
-    report("damaged queue", targets, receiver, lost)
+        lost = lost_by("damaged queue", targets, receiver, agents, run(agents))
+    lost -= agents.in_flight
     # The eight bytes are of two records at most.
     assert dropped[0] in (1, 2)
     assert dropped[0] <= len(lost) <= dropped[0] + agents.failed
@@ -291,12 +283,7 @@ def test_without_descriptors_what_is_open_goes_on_and_all_else_comes_back(
 
     with scripted(answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url, **SMALL)
-        try:
-            asyncio.run(run(agents))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    report("no descriptors", targets, receiver, lost)
+        lost = lost_by("no descriptors", targets, receiver, agents, run(agents))
     assert lost == set()
     assert goes_back(receiver.arrived) == 0
     lines = [line for line in agents.program.lines if "socket.accept() out of system resource" in line]
@@ -329,12 +316,7 @@ def test_without_memory_it_goes_on_or_begins_anew_and_what_was_accepted_arrives(
 
     with scripted(targets.answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url, **SMALL)
-        try:
-            asyncio.run(run(agents))
-        finally:
-            agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    report("no memory", targets, receiver, lost)
+        lost = lost_by("no memory", targets, receiver, agents, run(agents))
     begun, ended = exhausted
     # One answer is on its way at either end.
     assert not [one for one in lost if not begun[one[0]] <= one[1] <= ended[one[0]] + 1]

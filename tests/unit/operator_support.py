@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.cli.operator_checks import EXPORTER_RESTARTS
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.facts import Facts, Owner
 from gpuledger.operator.programs import Complaint, Run
@@ -151,7 +152,12 @@ def facts_of(monitor: GpuMonitor, **more: Any) -> Facts:
     """With somebody to deliver to, unless something else is said."""
     version = "monitoring.whatap.com/v2alpha1" if monitor.kind == "WhatapAgent" else "gpuledger.dev/v1alpha1"
     owner = Owner(version, monitor.kind, monitor.name, "6b1f")
-    return Facts(owner, **{"image": "gpuledger:1", "default_remote_write": STORE, **more})
+    usual = {
+        "image": "gpuledger:1",
+        "default_remote_write": STORE,
+        "exporter_restarts": EXPORTER_RESTARTS,
+    }
+    return Facts(owner, **{**usual, **more})
 
 
 def rendered(resource: Json | str, **more: Any) -> Rendered:

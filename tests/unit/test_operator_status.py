@@ -86,6 +86,11 @@ def test_numbers_that_nobody_knows_are_absent() -> None:
     assert [known[name] for name in numbers] == [8, 8, 4, 3, "timed out"]
 
 
+def test_an_error_of_a_target_that_goes_on_and_on_is_cut() -> None:
+    status = status_of(replace(WELL, targets=Targets(4, 3, 1, "x" * 5000)), {}, NOW)
+    assert len(status["lastError"]) <= 1000
+
+
 def test_trouble_is_told_with_the_path_of_the_field() -> None:
     status = status_of(replace(WELL, trouble=WRONG), {}, NOW)
     assert status["lastError"] == "spec.agent.replicas: a number is wanted"

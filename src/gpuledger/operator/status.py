@@ -51,7 +51,7 @@ class Standing:
 def status_of(standing: Standing, before: Mapping[str, object], unix: float) -> Json:
     """The status as it is to be; what is absent in it is None."""
     exporters, targets = standing.exporters, standing.targets
-    error = str(standing.trouble) if standing.trouble else targets.error if targets else ""
+    error = str(standing.trouble) if standing.trouble else joined((targets.error,)) if targets else ""
     conditions = list(_conditions(standing))
     return {
         "observedGeneration": standing.generation,

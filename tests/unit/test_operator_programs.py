@@ -65,6 +65,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
         exporter(config={"dialect": ["prose"]}),
         "spec.exporter.config: unknown dialect 'prose'; did you mean 'process'?",
     ),
+    "a dialect of a variable that there is not": (
+        exporter(env=variables(GPULEDGER_DIALECT="prose")),
+        "spec.exporter.env: unknown dialect 'prose'; did you mean 'process'?",
+    ),
+    "a scenario of a flag that there is not": (
+        exporter(args=["--source=simulator:desert"]),
+        "spec.exporter.args: unknown scenario 'desert'; valid: k8s-node, workstation",
+    ),
     "a path that is another page's": (
         exporter(metricsPath="/health"),
         "spec.exporter.metricsPath: /health is another page of gpuledger; a path such as /metrics is wanted, "

@@ -53,7 +53,7 @@ def check_exporter(run: Run) -> Complaint | None:
             with _part("configuration"):
                 assemble(NODE.values(), {}, {}, file, EVERYTHING)
                 values = assemble(NODE.values(), flags, here.environment, file, EVERYTHING)
-            with _part("dialects"):
+            with _part("dialect"):
                 told = build(DialectSettings, values)
                 every = dialects(told, __version__)
                 for listen in build(HttpSettings, values).listen_address:

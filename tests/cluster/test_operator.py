@@ -11,6 +11,7 @@ from cluster.control_plane import ControlPlane, Json
 from cluster.document_002 import EXAMPLES, HYBRID
 from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, RunningOperator, installed
 from running import wait_until
+from sockets import listening, named_sockets
 
 Start = Callable[..., RunningOperator]
 EXPORTER = "gpumonitor-main-exporter"
@@ -494,3 +495,5 @@ def test_probes_and_metrics_are_served(shared: RunningOperator) -> None:
     assert shared.get("/-/ready").status_code == 200
     assert shared.value('gpuledger_operator_served{kind="WhatapAgent"}') == 1
     assert shared.value('gpuledger_operator_api_requests_total{method="GET",code="403"}') == 0
+    assert listening(shared.pid) == {f"tcp {shared.url.removeprefix('http://')}"}
+    assert named_sockets(shared.pid) == set()

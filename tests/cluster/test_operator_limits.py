@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.control_plane import Client, ControlPlane
+from cluster.control_plane import Client, ControlPlane, may
 from cluster.document_002 import EXAMPLES
 from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, installed
-from cluster.test_rbac import may
 from gpuledger.operator.crds.definitions import whatap_agent_crd
 from running import wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from builders import FakeClock, gpu, instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import Workload
-from gpuledger.workloads.job_map.allocations import JobMapAllocations, allocations
+from gpuledger.workloads.job_map.allocations import allocations
 from gpuledger.workloads.job_map.files import JobMap, JobMapReader
 from gpuledger.workloads.slurm.job import SlurmJob, SlurmJobs
 
@@ -203,12 +203,3 @@ def test_the_owner_is_the_one_that_its_processes_have(directory: Directory) -> N
     assert found.workload == Workload(kind="slurm", job="7", user="alice", found_by="job_map")
     (other,) = allocations(mapped(directory, _0="7\n"), [ONE], kind="job")
     assert (other.workload.kind, other.workload.user) == ("job", "")
-
-
-def test_the_same_objects_give_the_same_object(directory: Directory) -> None:
-    jobs, users = mapped(directory, _0="7\n"), SlurmJobs([SlurmJob("7", user="alice")])
-    kept = JobMapAllocations()
-    first = kept.of(jobs, [ONE])
-    assert kept.of(jobs, (ONE,)) is first
-    assert kept.of(jobs, [ONE], users)[0].workload.user == "alice"
-    assert kept.of(jobs, [ZERO], users) == ()

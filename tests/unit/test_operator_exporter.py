@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import chart
+from chart import taken
 from gpuledger.config.node import NODE
 from gpuledger.model.settings import reload_of
 from gpuledger.operator.programs import Complaint
@@ -26,7 +27,6 @@ from unit.operator_support import (
     only,
     rendered,
 )
-from unit.test_chart_program import taken
 
 # A field of `exporter`, and the values of the chart that mean the same.
 SAME: dict[str, tuple[Json, Json]] = {

@@ -123,7 +123,7 @@ def test_a_receiver_is_told_in_prometheus_words() -> None:
         {
             "url": "https://store/write",
             "name": "store",
-            "remote_timeout": "90s",
+            "remote_timeout": "1m30s",
             "headers": {"X-Scope-OrgID": "a"},
             "authorization": {"credentials_file": "/etc/gpuledger-secrets/token/t"},
             "tls_config": {
@@ -140,11 +140,11 @@ def test_a_receiver_is_told_in_prometheus_words() -> None:
                 "min_shards": 1,
                 "max_shards": 2,
                 "max_samples_per_send": 3,
-                "batch_send_deadline": "1500ms",
+                "batch_send_deadline": "1s500ms",
                 "min_backoff": "30ms",
-                "max_backoff": "90s",
+                "max_backoff": "1m30s",
                 "retry_on_http_429": True,
-                "sample_age_limit": "3600s",
+                "sample_age_limit": "1h",
             },
             "queue": {"max_bytes": "512MB", "max_age": "1h"},
         }

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import FakeClock
 from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.routes import Routes, plain
 from gpuledger.outputs.web_config.web import Web
 from raw_http import answers_in, corpus, raw_server, told
-from unit.outputs_support import FakeClock
-from unit.test_web_config_client_hello import client_hello
-from unit.web_config_support import TLS, certificates, issued
+from unit.web_config_support import TLS, certificates, client_hello, issued
 
 __all__ = ["certificates", "issued"]
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from builders import FakeClock
 from gpuledger import __version__
 from gpuledger.outputs.routes import Request, Response, Routes
 from gpuledger.web.page import files
 from gpuledger.web.page.files import FOLDER, NAMES, page_version
 from gpuledger.web.page.routes import page_routes
 from gpuledger.web.view import Links
-from unit.outputs_support import FakeClock, a_page
+from unit.outputs_support import a_page
 
 STATIC = Path(files.__file__).with_name("static")
 LINKS = Links("/metrics", ("process", "native"))

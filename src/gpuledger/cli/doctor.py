@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from gpuledger import __version__
 from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.main import no_words
-from gpuledger.cli.self_diagnosis import map_checks
+from gpuledger.cli.self_diagnosis import NEEDED, map_checks
 from gpuledger.cli.wiring import read_once
 from gpuledger.config.assemble import assemble
 from gpuledger.config.maps import map_settings
@@ -25,7 +26,9 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import books_checks
 from gpuledger.model.checks import Check
+from gpuledger.model.devices import Device
 from gpuledger.model.settings import build, choice, setting
+from gpuledger.model.snapshot import Snapshot
 from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
@@ -58,10 +61,6 @@ examples:
   docker exec CONTAINER gpuledger doctor
   kubectl exec POD -- gpuledger doctor
 """
-
-
-# Without these there is nobody to be named.
-_NEEDED = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,21 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     opened = open_source(source, smi, NoHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
-    maps = () if simulated else map_checks(map_settings(values), host, environment)
+    # Read by whichever check is the first to ask, and only once.
+    once = cache(lambda: read_once(values))
+    maps = (
+        () if simulated else map_checks(map_settings(values), host, environment, lambda: _devices_of(once()))
+    )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *maps,
-        *owner_checks(lambda: read_once(values), _NEEDED),
+        *owner_checks(once, NEEDED),
         *books_checks(build(StoreSettings, values), environment, made_up=simulated),
         *output_checks(http, textfile, procfs=procfs),
     )
+
+
+def _devices_of(snapshot: Snapshot | None) -> tuple[Device, ...] | None:
+    """The Devices that were read; None where nothing was."""
+    return None if snapshot is None else tuple(reading.device for reading in snapshot.readings)

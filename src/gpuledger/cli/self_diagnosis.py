@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuledger.cli.diagnosis import run_checks
@@ -13,6 +13,7 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import books_checks
 from gpuledger.model.checks import Check, Finding
+from gpuledger.model.devices import Device
 from gpuledger.model.settings import build
 from gpuledger.outputs.checks import web_config_checks
 from gpuledger.outputs.settings import HttpSettings
@@ -20,9 +21,12 @@ from gpuledger.workloads.containers.checks import container_checks
 from gpuledger.workloads.job_map.checks import job_map_checks
 from gpuledger.workloads.open import MapSettings
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
-from gpuledger.workloads.pods.checks import kubernetes_checks
+from gpuledger.workloads.pods.checks import device_uuids, kubernetes_checks
 from gpuledger.workloads.pods.settings import is_enabled
 from gpuledger.workloads.slurm.checks import slurm_checks
+
+# Without these there is nobody to be named.
+NEEDED = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
 def diagnose_serving(
@@ -41,13 +45,22 @@ def diagnose_serving(
 
 
 def map_checks(
-    settings: MapSettings, host: HostSettings, environment: Mapping[str, str]
+    settings: MapSettings,
+    host: HostSettings,
+    environment: Mapping[str, str],
+    devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
 ) -> tuple[Check, ...]:
-    """Whether each map of owners can be read here."""
-    enabled = is_enabled(settings.kubernetes, environment)
+    """Whether each map of owners can be read here. `devices` are those of the source, None where unread."""
+    node = settings.node_name(environment)
     return (
-        *kubernetes_checks(settings.kubernetes, settings.node_name(environment), environment),
-        *pod_resources_checks(settings.pod_resources, enabled=enabled),
+        *kubernetes_checks(settings.kubernetes, node, environment),
+        *pod_resources_checks(
+            settings.pod_resources,
+            devices,
+            lambda: device_uuids(settings.kubernetes, node, environment),
+            enabled=is_enabled(settings.kubernetes, environment),
+            needs=NEEDED,
+        ),
         *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
         *job_map_checks(settings.job_map, SystemClock()),
         *container_checks(settings.containers),

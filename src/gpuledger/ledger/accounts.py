@@ -15,12 +15,19 @@ from gpuledger.ledger.kept import KeptGpu
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.told import Held, HeldSeries, Labels
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
+from gpuledger.model.session import (
+    IDLE,
+    PROCESS,
+    UNATTRIBUTED,
+    UNOBSERVED,
+    AccountRow,
+    EnergyRow,
+    EnergyState,
+)
 from gpuledger.model.workload import UNKNOWN
 
 log = logging.getLogger("gpuledger.ledger")
 
-PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
 OTHER = "other"
 _NOBODY: Labels = ("", "", "", "", "", "")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from gpuledger.host.documents import read_document
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.programs import Check, takes_all
 from gpuledger.operator.schema.nodes import Fields, Text
@@ -96,14 +97,7 @@ def read_facts(file: Path) -> Facts:
 
     Raises UsageError with one line that names the file and the key.
     """
-    import yaml
-
-    try:
-        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise UsageError(f"the configuration {file} is not YAML") from None
+    said = read_document(file) or {}
     problem = next(_SETTINGS.check(said, str(file)), None)
     if problem is not None:
         raise UsageError(str(problem))

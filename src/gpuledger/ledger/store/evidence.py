@@ -18,12 +18,12 @@ from gpuledger.ledger.report.explain import (
     SessionLine,
     With,
 )
+from gpuledger.ledger.report.grouping import kubernetes_job
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import session_party
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, workload_of
-from gpuledger.model.devices import Instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import UNKNOWN
 
@@ -55,12 +55,9 @@ class Wanted:
     def takes(self, party: Party) -> bool:
         """Whether a party is of it; a process id tells none."""
         owner = party.owner
-        if self.kind == "pod":
-            return owner.pod == self.name and self.namespace in ("", owner.namespace)
-        made = owner.controller if owner.controller_kind == "Job" else ""
-        return (
-            self.kind == "job" and self.name in (owner.job, made) and self.namespace in ("", owner.namespace)
-        )
+        if self.kind == "pid" or self.namespace not in ("", owner.namespace):
+            return False
+        return self.name in ((owner.pod,) if self.kind == "pod" else (owner.job, kubernetes_job(owner)))
 
     @property
     def condition(self) -> tuple[str, tuple[object, ...]]:
@@ -176,7 +173,7 @@ def _place(history: History, uuid: str) -> tuple[str, str]:
     device = history.devices.get(uuid)
     if device is None:
         return uuid, ""
-    return f"{device.gpu.index} {device.gpu.uuid}", device.name if isinstance(device, Instance) else ""
+    return f"{device.gpu.index} {device.gpu.uuid}", device.instance
 
 
 class _Reader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from gpuledger.model.durations import as_prometheus
 from gpuledger.model.settings import duration
 from gpuledger.operator.render.names import Manifest
 from gpuledger.operator.render.pods import plain
@@ -69,10 +70,8 @@ def _receiver(said: Plain, secrets: Secrets, path: str) -> Manifest:
 
 
 def _time(written: Any) -> str:
-    """A duration as Prometheus writes it, which has neither fractions nor bare numbers."""
     try:
-        milliseconds = round(_seconds(written) * 1000)
+        return as_prometheus(_seconds(written))
     except ValueError:
         # The agent says what is wrong with it.
         return str(written)
-    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"

@@ -5,7 +5,6 @@ What a card does not have it says at run time (NOT_SUPPORTED); the notes are for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -104,10 +103,7 @@ MEMORY_CALL: Final = "nvmlDeviceGetMemoryInfo_v2"
 MEMORY: Final = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 
 # Told by the look at how a card is cut, which every tick needs anyway (mig.py).
-CUT: Final[Mapping[Quantity, str]] = {
-    q.MIG_MODE: "nvmlDeviceGetMigMode",
-    q.MIG_MAX_SLICES: "nvmlDeviceGetMaxMigDeviceCount",
-}
+CUT: Final = (q.MIG_MODE, q.MIG_MAX_SLICES)
 
 NUMBERS: Final = (
     # Not under MIG; Kepler and later. The second output is the sampling period.
@@ -267,14 +263,3 @@ CUMULATIVE: Final = frozenset(
         q.REMAPPED_ROWS_UNCORRECTABLE,
     }
 )
-
-# The call or field id that tells each quantity, as documentation names it.
-SOURCES: Final[Mapping[Quantity, str]] = {
-    **{quantity: group.call for group in GROUPS for quantity in group.tells},
-    **dict.fromkeys(MEMORY, MEMORY_CALL),
-    **CUT,
-    **{number.quantity: number.call for number in NUMBERS},
-    **{field.quantity: f"NVML field {field.field_id}" for field in FIELDS},
-    **{metric.quantity: METRICS_CALL for metric in METRICS},
-    LINK_RATE: "NVML fields 138 and 139",
-}

@@ -8,11 +8,10 @@ from gpuledger.sources.simulator.engines import METRICS, RATES
 from gpuledger.sources.simulator.gauges import GAUGES, STORES, Gauge
 from gpuledger.sources.simulator.scenario import GpuSpec
 
+# What NVML does not tell of a GPU under MIG (nvml.h, nvmlDeviceGetUtilizationRates).
 NOT_UNDER_MIG = frozenset(
     {q.UTILIZATION, q.MEMORY_UTILIZATION, q.ENCODER_UTILIZATION, q.DECODER_UTILIZATION, q.COMPUTE_MODE}
 )
-"""Quantities that NVML does not serve on a GPU under MIG (nvml.h, nvmlDeviceGetUtilizationRates)."""
-
 _WITH_GPM = frozenset({"Hopper", "Blackwell"})
 _BEFORE_AMPERE = frozenset({"Maxwell", "Pascal", "Volta", "Turing"})
 _PAGES = frozenset({q.RETIRED_PAGES_CORRECTABLE, q.RETIRED_PAGES_UNCORRECTABLE, q.RETIRED_PAGES_PENDING})

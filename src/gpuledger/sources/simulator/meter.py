@@ -11,15 +11,14 @@ from gpuledger.sources.simulator.power import Draw, draw
 from gpuledger.sources.simulator.scenario import SECOND, WHOLE
 from gpuledger.sources.simulator.timeline import Phase, Timeline
 
+# How far back the driver's sample buffer reaches.
 HISTORY = 20 * SECOND
-"""How far back the driver's sample buffer reaches."""
 
 _PICO_IN_MILLI = 10**9
 _INERTIA = 25
 
-
+# Begin, end, phase and Draw of a span of constant power.
 Stretch = tuple[int, int, Phase, Draw]
-"""Begin, end, phase and Draw of a span of constant power."""
 
 
 class Stretches:
@@ -57,8 +56,8 @@ class Meter:
         self._heat = self._hardware.spec.empty_power
         self._told = 0
         self._base: tuple[int, int] = (0, 0)
+        # When the driver was loaded anew, None when that was before time 0.
         self.loaded_at: int | None = None
-        """When the driver was loaded anew, None when that was before time 0."""
         self.history: deque[Stretch] = deque()
 
     @property

@@ -57,11 +57,13 @@ def meaning(ran: Ran, command: Command) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def reason(ran: Ran) -> str:
-    """Short and stable, fit for a label: `timeout`, `overran`, `exit_9`; `exit_0` is a success."""
-    if ran.timed_out:
+def reason(outcome: Outcome) -> str:
+    """Short and stable, fit for a label: `not_started`, `timeout`, `overran`, or `exit_9` by its code."""
+    if isinstance(outcome, NotStarted):
+        return "not_started"
+    if outcome.timed_out:
         return "timeout"
-    return "overran" if ran.overran else f"exit_{ran.code}"
+    return "overran" if outcome.overran else f"exit_{outcome.code}"
 
 
 def unavailable(outcome: Outcome, command: Command, timeout: float) -> SourceUnavailable:

@@ -140,6 +140,7 @@ def test_what_a_program_would_refuse_is_said_at_its_field(case: str) -> None:
 TAKEN: dict[str, Json] = {
     "nothing said": gpu_monitor(),
     "flags": exporter(args=["--interval=5s", "-log-level", "debug", "--listen-address=:9500=native"]),
+    "a value that reads like the name of a flag": exporter(args=["--node-name", "config"]),
     "settings of other commands in its configuration": exporter(config={"textfile": {"file": "/tmp/a.prom"}}),
     "GPUs of a node that nobody knows here": exporter(devices=[0, "GPU-5c1b8e8e", "0000:17:00.0"]),
     "simulated GPUs": exporter(**SIMULATED, devices=[0, 7]),

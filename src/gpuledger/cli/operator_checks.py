@@ -90,7 +90,7 @@ def _flags(command: str, groups: Mapping[str, type], run: Run) -> Mapping[str, A
             raise UsageError("--help: tells the flags and ends")
         given = parse(parser(command, "", "", groups), groups.values(), run.arguments, {})
         no_words(command, given.words)
-        files = [one for one in run.arguments if one.lstrip("-").partition("=")[0] == "config"]
+        files = [one for one in run.arguments if one.partition("=")[0] in ("-config", "--config")]
         if len(files) > 1:
             raise UsageError("--config: the configuration is written by the operator; set its keys instead")
         assemble(groups.values(), given.flags, {}, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -179,6 +180,25 @@ def test_what_the_programs_take_is_taken(
     caplog.set_level(logging.DEBUG)
     assert said(TAKEN[case]) == []
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dialects": ["dcgm"], "args": ["--collectors=FILE"]},
+        {"dialects": ["dcgm"], "config": {"dcgm": {"collectors": "FILE"}}},
+        {"dialects": ["dcgm"], "env": [{"name": "DCGM_EXPORTER_COLLECTORS", "value": "FILE"}]},
+        {"source": "simulator:FILE"},
+        {"args": ["--source=replay:FILE"]},
+    ],
+    ids=lambda keys: next(reversed(keys)),
+)
+def test_no_file_of_the_operators_own_machine_is_looked_into(keys: Json, tmp_path: Path) -> None:
+    """Whoever may write a resource would read in its status what the operator alone may read."""
+    file = tmp_path / "token"
+    file.write_text("sesame: open\n")
+    found = json.loads(json.dumps(keys).replace("FILE", str(file)))
+    assert said(exporter(**found)) == []
 
 
 def test_what_is_wrong_with_an_agents_configuration_is_told_without_a_path_of_this_machine(

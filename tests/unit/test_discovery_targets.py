@@ -88,7 +88,7 @@ EXPRESSIONS: list[tuple[str, tuple[str, ...], dict[str, str], bool]] = [
 
 
 @pytest.mark.parametrize(("operator", "values", "labels", "meant"), EXPRESSIONS)
-def test_an_expression_means(
+def test_an_expression_holds_for_these_labels_or_not(
     operator: str, values: tuple[str, ...], labels: dict[str, str], meant: bool
 ) -> None:
     assert Expression("k", operator, values).matches(labels) is meant

@@ -65,7 +65,7 @@ def test_a_half_written_or_foreign_file_is_one_line(tmp_path: Path, content: str
         read_checkpoint(file)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_told_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(GpuledgerError, match=r"no checkpoint at .*; mount the node's"):
         read_checkpoint(tmp_path / "none")
 

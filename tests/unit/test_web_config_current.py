@@ -10,9 +10,9 @@ import pytest
 
 from builders import FakeClock
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.web_config_support import TLS, certificates, issued
+from unit.web_config_support import TLS, certificates, file, issued
 
-__all__ = ["certificates", "issued"]
+__all__ = ["certificates", "file", "issued"]
 
 
 class Running:
@@ -26,13 +26,6 @@ class Running:
         self.clock.advance(1.0)
         self.current.look()
         return self.current
-
-
-@pytest.fixture
-def file(certificates):
-    path = certificates.folder / "web.yml"
-    path.write_text(TLS.format(more=""))
-    return path
 
 
 def errors(caplog):

@@ -112,7 +112,7 @@ def test_a_session_on_a_device_that_the_file_does_not_have_says_where_it_was(
     with closing(Store(tmp_path, "books", "boot", FakeClock(UNIX), Limits())) as store:
         (one,) = store.kept.sessions
     assert (one.process.device.uuid, one.process.device.gpu.uuid) == (device.uuid, A.uuid)
-    assert (one.process.device.gpu.index, one.process.device.name) == (0, device.name)
+    assert (one.process.device.gpu.index, one.process.device.instance) == (0, device.instance)
 
 
 def test_a_counter_that_is_told_keeps_its_row_over_restarts(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ import pytest
 import yaml
 
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.workloads.pods.access import Access, find_access
+from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient, Interrupted, Unreachable
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
 from gpuledger.workloads.pods.refusals import refused
 from gpuledger.workloads.pods.settings import KubernetesSettings
@@ -283,8 +284,8 @@ def encrypted(authority: Authority, *, client: bool = False, hanging: Event | No
 
 
 def ask(access: Access) -> bytes:
-    with ApiClient(access).get("/", {}) as answer:
-        return b"".join(answer.pieces())
+    with ApiClient(access).get("/", {}) as pieces:
+        return b"".join(pieces)
 
 
 @pytest.mark.parametrize("form", ["file", "data"])
@@ -341,8 +342,8 @@ def test_an_authority_is_read_again_for_every_connection(authority: Authority, t
         with pytest.raises(GpuledgerError, match="--kubernetes-ca-file"), client.get("/", {}):
             pass
         ca.write_text(authority.text("ca.pem"))
-        with client.get("/", {}) as answer:
-            assert b"".join(answer.pieces()) == b"nobody"
+        with client.get("/", {}) as pieces:
+            assert b"".join(pieces) == b"nobody"
 
 
 def test_http_to_a_server_that_speaks_https_is_told(authority: Authority) -> None:
@@ -383,9 +384,9 @@ def test_abort_ends_the_reading_of_an_encrypted_answer(authority: Authority) -> 
 
         def get() -> None:
             try:
-                with client.get("/", {}) as answer:
+                with client.get("/", {}) as pieces:
                     reading.set()
-                    list(answer.pieces())
+                    list(pieces)
             except Interrupted as error:
                 ended.append(error)
 

@@ -136,7 +136,7 @@ def test_a_damaged_file_is_kept_aside_and_new_books_begin(
     assert second.ledger.state.energy.totals == {A.uuid: 18 * 100 * J}
 
 
-def scribble_meanwhile(run: Run) -> None:
+def damage_while_open(run: Run) -> None:
     """Over a file that is open, of which nothing is remembered in memory."""
     assert run.store._connection is not None
     run.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -152,7 +152,7 @@ def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory
     run = Run(tmp_path)
     post(run, 20)
     before = told(run.ledger.state)
-    scribble_meanwhile(run)
+    damage_while_open(run)
     part = post(run, 1, start=20)
     assert "replaced" in part.error
     assert list(tmp_path.glob("*.corrupt-*[0-9]"))
@@ -167,6 +167,21 @@ def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory
     assert told(again.tick({A: 2500 * J}, [P])) == after
 
 
+def test_a_stop_right_after_the_damage_leaves_new_books_that_are_whole(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    post(run, 20)
+    damage_while_open(run)
+    assert "replaced" in post(run, 1, start=20).error
+    before = told(run.ledger.state)
+    run.store.close()
+    assert_books_balance(run.store.file)
+    again = Run(tmp_path, clock=run.clock)
+    assert post(again, 5, start=21).success
+    assert_books_balance(again.store.file)
+    after = told(again.ledger.state)
+    assert all(after[name] >= joules for name, joules in before.items())
+
+
 def test_books_that_replace_damaged_ones_know_a_gpu_that_was_lost_before(tmp_path: Path) -> None:
     """Its counters are still told, and name it."""
     patient = LedgerSettings(zero_hold=2.0, retention=60.0)
@@ -175,7 +190,7 @@ def test_books_that_replace_damaged_ones_know_a_gpu_that_was_lost_before(tmp_pat
     run = Run(tmp_path, settings=patient)
     for number in range(20):
         run.tick({A: number * 100 * J, lost: number * 100 * J}, [P, theirs])
-    scribble_meanwhile(run)
+    damage_while_open(run)
     for number in range(20, 23):
         before = told(run.tick({A: number * 100 * J}, [P]))
     run.store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from gpuledger.workloads.pods.settings import KubernetesSettings
 from gpuledger.workloads.slurm.job import NO_JOBS
 from gpuledger.workloads.slurm.open import open_slurm
 from gpuledger.workloads.slurm.settings import SlurmSettings
+from running import wait_until
 from slurm_tree import Machine as SlurmMachine
 
 CARD = gpu(0, minor=3)
+UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
 
 
 def opened(
@@ -33,15 +36,17 @@ def opened(
     jobs: Path | None = None,
     slurm: SlurmSettings | None = None,
     procfs: str = "/proc",
+    clock: FakeClock | None = None,
 ) -> Maps:
     settings = MapSettings(
         kubernetes or KubernetesSettings(enabled="false"),
-        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "none")),
+        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "checkpoint")),
         slurm or SlurmSettings(enabled="false"),
         JobMapSettings(directory=str(jobs or "")),
         ContainerSettings(docker_socket="", podman_socket=""),
     )
-    return open_maps(settings, Machine(procfs, "/sys", str), {}, FakeClock())
+    machine = Machine(procfs, str(tmp_path / "sys"), str)
+    return open_maps(settings, machine, {}, clock or FakeClock())
 
 
 def test_a_machine_of_nobody_has_no_maps(tmp_path: Path) -> None:
@@ -106,6 +111,34 @@ def test_a_job_of_slurm_has_the_devices_that_its_processes_were_given(tmp_path: 
     finally:
         maps.stop()
     assert (handed.device, handed.workload.job, handed.workload.kind) == (CARD, "815", "slurm")
+
+
+def test_a_pod_that_nobody_names_holds_its_device_until_its_cgroup_has_gone(tmp_path: Path) -> None:
+    entry = {
+        "PodUID": UID,
+        "ContainerName": "main",
+        "ResourceName": "nvidia.com/gpu",
+        "DeviceIDs": {"0": [CARD.uuid]},
+    }
+    (tmp_path / "checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    cgroup = tmp_path / f"sys/fs/cgroup/kubepods/pod{UID}"
+    cgroup.mkdir(parents=True)
+    clock = FakeClock()
+    maps = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="none"), clock=clock)
+    maps.start()
+    try:
+        maps.wait(10)
+        assert [one.workload.pod_uid for one in maps.allocations((CARD,))] == [UID]
+        cgroup.rmdir()
+
+        def gone() -> bool:
+            maps.nudge()
+            clock.advance(10)
+            return not maps.allocations((CARD,))
+
+        wait_until(gone, "the end of the allocation")
+    finally:
+        maps.stop()
 
 
 def test_two_words_on_one_job_are_one_allocation_and_two_pods_are_two() -> None:

@@ -155,6 +155,29 @@ def test_an_instance_is_a_part_of_its_gpu(what: str, device: Device, expected: F
     assert share_of(device) == expected, what
 
 
+def test_an_instance_that_works_for_nobody_listed_leaves_its_share_unattributed() -> None:
+    """4g at 50 %, 1g at 100 %: 2 to 1 by multiprocessors; only the smaller one has a tenant."""
+    large, small = instance(A, 1, sm_count=64), instance(A, 2, sm_count=16)
+    bench = Bench(A, parts=(large, small))
+    tenant = process(small, 1)
+    bench.tick(0, 0, [tenant], fresh=True, activity={large: 0.5, small: 1.0})
+    posted = bench.tick(10, 600 * J, [tenant], activity={large: 0.5, small: 1.0})
+    assert flat(posted) == {1: 200 * J, "unattributed": 400 * J}
+    assert posted.booked.method == "activity"
+
+
+def test_work_of_an_mps_server_is_its_clients_and_not_of_who_is_beside_them() -> None:
+    bench = Bench(A)
+    server = process(A, 1, name="nvidia-cuda-mps-server")
+    clients = [process(A, pid, types="M+C") for pid in (2, 3)]
+    beside = process(A, 4)
+    everybody = [server, *clients, beside]
+    bench.tick(0, 0, everybody, fresh=True)
+    posted = bench.tick(1, 400 * J, everybody, samples=samples(1, 0.25, 0.5, sm=0.5))
+    assert flat(posted) == {2: 200 * J, 3: 200 * J}
+    assert [one.work for one in posted.residents] == [5000, 5000, 0]
+
+
 # Settings that change
 
 

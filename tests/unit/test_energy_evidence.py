@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from builders import gpu, instance, process, reading, snapshot
 from energy_helpers import UNIX, Bench, flat, samples
 from gpuledger.ledger.energy.booking import Policy
-from gpuledger.ledger.energy.counter import Epoch
-from gpuledger.ledger.energy.energy import EnergyBook
+from gpuledger.ledger.energy.counter import Counter, Epoch
+from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time, is_activity
 from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_book import Posted
@@ -178,6 +179,48 @@ def test_work_of_an_mps_server_is_its_clients_and_not_of_who_is_beside_them() ->
     assert [one.work for one in posted.residents] == [5000, 5000, 0]
 
 
+def test_an_interval_in_which_a_gpu_was_cut_anew_is_nobodys() -> None:
+    """Who had which multiprocessors when, nobody can say."""
+    before, after = instance(A, 1, sm_count=64), instance(A, 2, sm_count=16)
+    bench = Bench(A, parts=(before,))
+    bench.tick(0, 0, [process(before, 1)], fresh=True)
+    bench.parts = (after,)
+    posted = bench.tick(10, 600 * J, [process(after, 2)])
+    assert (flat(posted), posted.booked.method) == ({"unattributed": 600 * J}, "slices")
+    assert (posted.begins, posted.ends, posted.length) == (UNIX, UNIX + 10, 10_000_000)
+
+
+# Over restarts
+
+
+@pytest.mark.parametrize(("driver", "known"), [("580", Floors(60_050, 90_050)), ("590", Floors())])
+def test_a_run_goes_on_with_the_counter_and_with_the_floors_of_its_driver(driver: str, known: Floors) -> None:
+    empty, resident = QuietPower(), QuietPower()
+    empty.add(UNIX, 60_000, 100.0)
+    resident.add(UNIX, 90_000, 100.0)
+    counter = Counter(Epoch("boot"), opening=0, booked=1000 * J, last=1000 * J, refresh=1.0, life=3)
+    stored = Stored(counter, {"580": (empty, resident)}, UNIX - 50)
+    book = EnergyBook(Floors())
+    book.resume({A.uuid: stored})
+    posted = []
+    for second, joules in enumerate((1500, 1800, 2100)):
+        told = snapshot(reading(A, values={q.ENERGY: joules * J}), unix=UNIX + second)
+        source = replace(told.source, driver_version=driver)
+        posted += book.post(replace(told, boot_id="boot", source=source))
+    away, seen = posted
+    assert (away.unobserved, away.begins, away.ends) == (800 * J, UNIX - 50, UNIX + 1)
+    assert (seen.booked.delta, seen.life, seen.floors) == (300 * J, 3, known)
+
+
+def test_readings_that_were_not_believed_add_up() -> None:
+    bench = Bench(A, limit=700)
+    bench.tick(0, 0, [], fresh=True)
+    for second, joules in enumerate((300, 9_000_000, 900, 9_000_000, 1500), start=1):
+        bench.tick(float(second), joules * J, [])
+    assert bench.book.invalid == 2
+    assert sum(one.millijoules for one in bench.posted) == 1500 * J
+
+
 # Settings that change
 
 
@@ -213,6 +256,16 @@ def test_power_is_learnt_from_in_steps_of_a_hundred_milliwatts() -> None:
         quiet.add(UNIX, milliwatts, 30.0)
     assert sorted(quiet.stored()) == [(int(UNIX // 86_400), 700, 60.0), (int(UNIX // 86_400), 701, 30.0)]
     assert QuietPower.restored(quiet.stored()).floor() == quiet.floor() == 70_050
+
+
+def test_the_resident_floor_is_learnt_from_tenants_of_instances_that_rest() -> None:
+    cut = instance(A, 1, sm_count=16)
+    bench = Bench(A, parts=(cut,))
+    tenant = process(cut, 1)
+    bench.tick(0, 0, [tenant], fresh=True, activity={cut: 0.0})
+    for second in range(1, 100):
+        bench.tick(float(second), second * 90 * J, [tenant], activity={cut: 0.0})
+    assert bench.book.floors.floors == Floors(None, 90_050)
 
 
 @pytest.mark.parametrize(("seconds", "known"), [(59.0, None), (60.0, 70_050)])

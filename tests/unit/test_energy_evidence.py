@@ -9,7 +9,7 @@ import pytest
 
 from builders import gpu, instance, process, reading, snapshot
 from energy_helpers import UNIX, Bench, flat, samples
-from gpuledger.ledger.energy.booking import Policy
+from gpuledger.ledger.energy.booking import Policy, Split
 from gpuledger.ledger.energy.counter import Counter, Epoch
 from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time, is_activity
@@ -177,6 +177,54 @@ def test_work_of_an_mps_server_is_its_clients_and_not_of_who_is_beside_them() ->
     posted = bench.tick(1, 400 * J, everybody, samples=samples(1, 0.25, 0.5, sm=0.5))
     assert flat(posted) == {2: 200 * J, 3: 200 * J}
     assert [one.work for one in posted.residents] == [5000, 5000, 0]
+
+
+@pytest.mark.parametrize(
+    ("lists", "begins", "ends"),
+    [
+        ((True, True, False, False), 0, 3),
+        ((True, False, False, False), 0, 1),
+        ((True, True, True, False), 0, 7),
+        ((False, True, False, False), 0, 3),
+        ((False, False, True, True), 2, 10),
+    ],
+)
+def test_by_lists_alone_who_went_was_there_half_way_to_the_next_list(
+    lists: tuple[bool, ...], begins: int, ends: int
+) -> None:
+    """At seconds 0, 2, 4 and 10; it started before all of them, and came when it was not yet listed."""
+    bench = Bench(A)
+    p = process(A, 1)
+    for at, there in zip((0, 2, 4, 10), lists, strict=True):
+        posted = bench.tick(at, 600 * J if at == 10 else 0, [p] if there else [], fresh=not at)
+    (one,) = posted.residents
+    assert (one.begins, one.ends) == (begins * 1_000_000, ends * 1_000_000)
+
+
+def test_clients_of_two_mps_servers_bear_the_work_of_both() -> None:
+    """The lists do not tell whose client each is."""
+    bench = Bench(A)
+    servers = [process(A, pid, name="nvidia-cuda-mps-server") for pid in (1, 2)]
+    clients = [process(A, pid, types="M+C") for pid in (3, 4)]
+    bench.tick(0, 0, [*servers, *clients], fresh=True)
+    told = [*samples(1, 0.5, sm=0.5), *samples(2, 0.5, sm=0.3)]
+    posted = bench.tick(1, 400 * J, [*servers, *clients], samples=told)
+    assert [one.work for one in posted.residents] == [4000, 4000]
+
+
+def test_shares_are_exact_to_the_last_part_of_a_nanojoule() -> None:
+    split = Split()
+    for target, nanojoules, divided_by in ((1, 5, 3), (1, 7, 3), (2, 1, 4), (1, 1, 1)):
+        split.add(target, nanojoules, divided_by)
+    assert split.shares() == ({1: 12 * 4 + 12, 2: 3}, 12)
+
+
+@pytest.mark.parametrize("seconds", [0.25, 1.0, 4.0])
+def test_power_is_integrated_over_the_time_between_two_readings(seconds: float) -> None:
+    bench = Bench(A)
+    for number, watts in enumerate((100.0, 300.0, 300.0)):
+        bench.tick(number * seconds, None, [], power=watts)
+    assert [one.millijoules for one in bench.posted] == [200 * J * seconds, 300 * J * seconds]
 
 
 def test_an_interval_in_which_a_gpu_was_cut_anew_is_nobodys() -> None:

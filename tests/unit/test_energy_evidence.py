@@ -15,6 +15,7 @@ from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time, is_activity
 from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.residence import order
 from gpuledger.ledger.energy.slices import share_of
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu
@@ -73,6 +74,7 @@ def test_samples_are_placed_in_time_whatever_clock_the_driver_stamps_them_by(wha
     posted = bench.tick(10, 1200 * J, [], samples=told)
     (resident,) = (one for one in posted.residents if one.process.pid == whose.pid)
     assert (resident.begins, resident.ends) == (2_000_000, 5_000_000), what
+    assert resident.process.host.missing == "exited"
 
 
 def test_samples_of_ticks_at_which_the_counter_stood_are_of_the_interval_too() -> None:
@@ -199,6 +201,25 @@ def test_by_lists_alone_who_went_was_there_half_way_to_the_next_list(
         posted = bench.tick(at, 600 * J if at == 10 else 0, [p] if there else [], fresh=not at)
     (one,) = posted.residents
     assert (one.begins, one.ends) == (begins * 1_000_000, ends * 1_000_000)
+
+
+def test_what_an_active_gpu_used_for_nobody_who_is_known_rests_on_its_activity() -> None:
+    bench = Bench(A)
+    bench.tick(0, 0, [], fresh=True)
+    posted = bench.tick(1, 300 * J, [], utilization=0.5)
+    assert (flat(posted), posted.booked.method) == ({"unattributed": 300 * J}, "activity")
+
+
+def test_of_equal_remainders_the_odd_millijoule_goes_by_device_pid_and_start() -> None:
+    keys = [
+        ("GPU-0", 1, "boot", None, None),
+        ("GPU-0", 1, "boot", None, 2.0),
+        ("GPU-0", 1, "boot", None, 3.0),
+        ("GPU-0", 1, "boot", 7, None),
+        ("GPU-0", 2, "boot", 1, None),
+        ("GPU-1", 1, "boot", 1, None),
+    ]
+    assert sorted(keys[::-1], key=order) == keys
 
 
 def test_clients_of_two_mps_servers_bear_the_work_of_both() -> None:

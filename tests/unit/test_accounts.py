@@ -120,6 +120,17 @@ def test_a_process_of_forty_seconds_named_late_is_told_in_full_after_its_exit() 
     assert owners(state)["process", "train-0"] == 3800
 
 
+def test_of_a_row_so_much_is_measured_as_was_its_alone() -> None:
+    books = Books(zero_hold=0.0)
+    alone, beside = process(CARD, 1, workload=NAMED), process(CARD, 2)
+    books.tick(alone, seconds=6)
+    (row,) = books.tick(alone).energy.rows
+    assert (row.measured, row.millijoules) == (row.millijoules, 500_000)
+    rows = {one.process.pid: one for one in books.tick(alone, beside, seconds=4).energy.rows}
+    assert (rows[1].measured, rows[2].measured) == (500_000, 0)
+    assert rows[1].millijoules + rows[2].millijoules == 900_000
+
+
 def test_after_the_retention_rows_end_and_what_they_had_is_closed() -> None:
     books = Books(retention=100.0)
     books.tick(process(CARD, 1, workload=NAMED), seconds=40)

@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,12 @@ from hypothesis import strategies as st
 from books_helpers import UNIX, Run, assert_books_balance, rows
 from builders import FakeClock, gpu, process
 from gpuledger.ledger.report.grouping import GROUPINGS
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.prune import Limits, prune
 from gpuledger.ledger.store.schema import MIGRATIONS
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import Allocation, Workload
 from report_helpers import folded, report_of, same
 
 A, B = gpu(0, name="NVIDIA H100"), gpu(1, name="NVIDIA H100")
@@ -61,7 +64,10 @@ def test_whatever_is_folded_every_report_stays_as_it_was(
     run = Run(folder)
     for number, (first, second, works, seconds) in enumerate(life):
         mine = [*people(0, first, works=works), *people(1, second, works=works)]
-        run.tick({A: number * 1000 * J, B: number * 70 * J}, mine, seconds=seconds, busy=works)
+        # Who is on the second GPU was handed the first one, and uses it only while on both.
+        handed = tuple(Allocation(A, PODS[one], "pod_resources") for one in sorted(second))
+        counters = {A: number * 1000 * J, B: number * 70 * J}
+        run.tick(counters, mine, seconds=seconds, busy=works, allocations=handed)
     run.store.close()
     partly = folded(run.store.file, UNIX + sum(step[3] for step in life) / 2, folder / "partly.db")
     wholly = folded(run.store.file, UNIX + 30 * DAY, folder / "wholly.db")
@@ -85,6 +91,25 @@ def grown(folder: Path, hours: int) -> Run:
         run.tick({A: minute * 1000 * J}, people(0, here, works=minute % 5 > 0), seconds=60.0)
     run.store.close()
     return run
+
+
+@pytest.mark.parametrize(
+    ("prices", "idle"),
+    [
+        (Prices(gpu_hour=Decimal(2)), None),
+        (Prices(kwh=Decimal(3600), gpu_hour=Decimal(2)), Fraction(6)),
+    ],
+    ids=["by the hour", "by both"],
+)
+def test_what_nobody_used_costs_its_energy_and_no_hours(
+    tmp_path: Path, prices: Prices, idle: Fraction | None
+) -> None:
+    run = Run(tmp_path)
+    for second in range(8):
+        run.tick({A: second * 1000 * J}, busy=False)
+    run.store.close()
+    costs = {line.account: line.cost for line in report_of(run.store.file, "pod", prices=prices).own}
+    assert costs["idle"] == idle
 
 
 def test_spans_younger_than_the_detail_stay(tmp_path: Path) -> None:

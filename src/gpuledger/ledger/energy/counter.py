@@ -133,7 +133,7 @@ class Counter:
         if value < self.last and self._follows(0, self.last_at, replace(tick, value=value, at=at)):
             # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
             reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
-            after, verdict = replace(reborn, last=value, last_at=at, running=True)._believed(tick)
+            after, verdict = replace(reborn, last=value, running=True)._believed(tick)
             return after, replace(verdict, epoch_closed=True, tail=self.tail)
         # More than any power could have made it, since then or since 0: another counter altogether, such as a
         # simulator's that began again. Nothing is known of the leap.

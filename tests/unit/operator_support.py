@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.cli.operator_checks import EXPORTER_RESTARTS
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.facts import Facts, Owner
 from gpuledger.operator.programs import Complaint, Run
@@ -134,6 +135,17 @@ def gpu_monitor(spec: Json | None = None, name: str = "gpus") -> Json:
     }
 
 
+def target(**more: Any) -> Json:
+    """Of an agent: somebody else's exporters."""
+    return {
+        "targetName": "theirs",
+        "type": "PodMonitor",
+        "selector": {"matchLabels": {"app": "custom-dcgm"}},
+        "endpoints": [{"port": "metrics"}],
+        **more,
+    }
+
+
 def monitor_of(resource: Json | str) -> GpuMonitor:
     """What a resource without problems asks for."""
     found = read_of(resource)
@@ -151,7 +163,12 @@ def facts_of(monitor: GpuMonitor, **more: Any) -> Facts:
     """With somebody to deliver to, unless something else is said."""
     version = "monitoring.whatap.com/v2alpha1" if monitor.kind == "WhatapAgent" else "gpuledger.dev/v1alpha1"
     owner = Owner(version, monitor.kind, monitor.name, "6b1f")
-    return Facts(owner, **{"image": "gpuledger:1", "default_remote_write": STORE, **more})
+    usual = {
+        "image": "gpuledger:1",
+        "default_remote_write": STORE,
+        "exporter_restarts": EXPORTER_RESTARTS,
+    }
+    return Facts(owner, **{**usual, **more})
 
 
 def rendered(resource: Json | str, **more: Any) -> Rendered:

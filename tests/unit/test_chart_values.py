@@ -255,7 +255,7 @@ def test_the_chart_is_of_the_programs_version() -> None:
         ({"digest": "sha256:" + "0" * 64, "tag": "2.0"}, "gpuledger@sha256:" + "0" * 64),
     ],
 )
-def test_the_image(image: dict[str, str], reference: str) -> None:
+def test_the_image_is_named_by_registry_and_tag_or_digest(image: dict[str, str], reference: str) -> None:
     assert program({"image": image})["image"] == reference
 
 

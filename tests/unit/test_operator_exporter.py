@@ -10,12 +10,9 @@ import yaml
 
 import chart
 from chart import taken
-from gpuledger.config.node import NODE
-from gpuledger.model.settings import reload_of
 from gpuledger.operator.programs import Complaint
 from gpuledger.operator.reading import read
 from gpuledger.operator.render.objects import render
-from gpuledger.operator.render.program import RESTARTING
 from unit.operator_support import (
     SIMPLE,
     Json,
@@ -185,12 +182,6 @@ def test_a_whatap_agents_exporter_takes_its_variables_and_tells_dcgm(tmp_path: P
     assert got["kubernetes.enabled"] == "true"
     assert got["web.page"] == "landing"
     assert got["state_dir"] == "/var/lib/gpuledger"
-
-
-def test_the_operator_knows_which_settings_need_a_restart() -> None:
-    restart = {key for group in NODE.values() for key in reload_of(group).restart}
-    by_flags = {"listen_address", "metrics_path", "source", "state_dir", "web.config.file", "passwd_file"}
-    assert set(RESTARTING) == restart - by_flags - {"devices", "gpu_count"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.main import no_words
-from gpuledger.cli.operator_checks import check_agent, check_exporter
+from gpuledger.cli.operator_checks import EXPORTER_RESTARTS, check_agent, check_exporter
 from gpuledger.cli.serving import complain_once, hear, say_addresses, stop_request
 from gpuledger.config.assemble import assemble
 from gpuledger.config.operator import OPERATOR
@@ -79,7 +79,12 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("there is no API server to ask; name one with --kubernetes-api or --kubeconfig")
     namespace = settings.own_namespace(environ)
     facts = read_facts(given.config) if given.config else Facts(Owner("", "", "", ""), namespace)
-    facts = replace(facts, check_agent=check_agent, check_exporter=check_exporter)
+    facts = replace(
+        facts,
+        check_agent=check_agent,
+        check_exporter=check_exporter,
+        exporter_restarts=EXPORTER_RESTARTS,
+    )
     # A pod's name comes again after a restart of its container; a Lease must not.
     name = environ.get("POD_NAME") or socket.gethostname()
     place = Place(access, namespace, f"{name}_{token_hex(4)}")

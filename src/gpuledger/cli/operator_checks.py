@@ -32,13 +32,16 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build, reload_of
 from gpuledger.operator.programs import Complaint, Part, Run
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.reader import BUILTINS
 from gpuledger.sources.smi.settings import SmiSettings
+
+# What a running `gpuledger serve` cannot change.
+EXPORTER_RESTARTS = frozenset(key for group in NODE.values() for key in reload_of(group).restart)
 
 
 class _Refused(Exception):

@@ -34,7 +34,8 @@ class Facts:
     `namespace` is the operator's own, for GpuMonitors; `whatap_namespace` that of a WhatapAgent.
     `exporter_role` and `agent_role` are the chart's ClusterRoles of these, `agent_own_role` the one for what
     an agent reads in its own namespace. `check_agent` and `check_exporter` are the programs' own readers of
-    what they are given, which are not to be imported here.
+    what they are given, `exporter_restarts` the settings that a running exporter cannot change: these
+    programs are not to be imported here.
     """
 
     owner: Owner
@@ -52,6 +53,7 @@ class Facts:
     external_labels: Mapping[str, str] = field(default_factory=dict)
     check_agent: Check = takes_all
     check_exporter: Check = takes_all
+    exporter_restarts: frozenset[str] = frozenset()
 
     def of(self, owner: Owner) -> Facts:
         """The same for another resource."""

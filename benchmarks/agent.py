@@ -11,7 +11,6 @@ into a file.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import subprocess
@@ -27,7 +26,7 @@ from typing import Any
 import psutil
 import yaml
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -248,19 +247,13 @@ def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Ite
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--profile", choices=(*PROFILES, "both"), default="both")
     asked.add_argument("--seconds", type=float, default=60.0, help="how long each is measured")
     asked.add_argument("--only", default=",".join(AGENTS), help="agents, with commas between them")
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
     profiles = tuple(PROFILES) if given.profile == "both" else (given.profile,)
-    lines = []
-    for line in table(profiles, given.only.split(","), given.seconds):
-        print(line, flush=True)
-        lines.append(line)
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(table(profiles, given.only.split(","), given.seconds), given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ the one table and the many cannot say different things.
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -126,12 +125,9 @@ def table() -> list[str]:
 
 def main() -> None:
     """Print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--write", type=Path)
+    asked = parser(__doc__)
     given = asked.parse_args()
-    print("\n".join(table()))
-    if given.write:
-        write_between(given.write, MARKS, table())
+    tell(table(), given.write, MARKS)
 
 
 if __name__ == "__main__":

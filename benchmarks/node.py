@@ -9,10 +9,8 @@ run. Absolute times are this machine's; ratios travel.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ import httpx
 import psutil
 
 from gpuledger.dialects.dcgm.collectors import DEFAULT
-from tables import write_between
+from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -249,10 +247,9 @@ def table(rows: list[Figures]) -> list[str]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--quick", action="store_true", help="the size of the budget alone")
     asked.add_argument("--seconds", type=float, default=6.0, help="how long each program is watched")
-    asked.add_argument("--write", type=Path, help="put the tables between the marks of this file")
     given = asked.parse_args()
     sizes = [BUDGET] if given.quick else SIZES
     rows = []
@@ -261,9 +258,8 @@ def main() -> None:
             rows.append(measure(source, gpus, processes, given.seconds))
             print(table(rows[-1:])[-1], flush=True)
     peer = against_the_peer(given.seconds, 1 if given.quick else 3)
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, Linux {platform.machine()}"
     lines = [
-        f"Measured on {machine}.",
+        f"Measured on {machine()}.",
         "",
         *table(rows),
         "",
@@ -276,9 +272,7 @@ def main() -> None:
         "",
         *dcgm(),
     ]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

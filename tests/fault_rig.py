@@ -253,13 +253,10 @@ class FaultRig(Machine):
             and told == {uuid: truth.keys() for uuid, truth in self.truth.items()}
         )
 
-    def hears(self, xid: int) -> bool:
-        """Whether an Xid of the card that is whole is told in the next tick."""
-        self.state.events.append((1, xid))
-        seen = self.page().snapshot
-        return seen is not None and [(event.gpu.uuid, event.xid) for event in seen.xids] == [
-            ("GPU-whole", xid)
-        ]
+    def xids(self, ticks: int) -> list[tuple[str, int]]:
+        """Uuid and number of each Xid that the last so many ticks told."""
+        seen = [page.snapshot for page in self.pages[-ticks:] if page.snapshot is not None]
+        return [(event.gpu.uuid, event.xid) for snapshot in seen for event in snapshot.xids]
 
     def settle(self, most: int) -> int:
         """Tick until the last page is whole; how many ticks it took, at most so many."""

@@ -148,7 +148,7 @@ def test_what_serve_would_refuse_is_refused_alike(arguments: tuple[str, ...], li
     assert line in done.stderr
 
 
-def test_help_teaches() -> None:
+def test_help_teaches_with_examples() -> None:
     text = doctor("--help").stdout
     for words in ("exit code: 1", "verdicts:", "kubectl exec POD -- gpuledger doctor", "--textfile-dir"):
         assert words in text

@@ -135,6 +135,17 @@ def gpu_monitor(spec: Json | None = None, name: str = "gpus") -> Json:
     }
 
 
+def target(**more: Any) -> Json:
+    """Of an agent: somebody else's exporters."""
+    return {
+        "targetName": "theirs",
+        "type": "PodMonitor",
+        "selector": {"matchLabels": {"app": "custom-dcgm"}},
+        "endpoints": [{"port": "metrics"}],
+        **more,
+    }
+
+
 def monitor_of(resource: Json | str) -> GpuMonitor:
     """What a resource without problems asks for."""
     found = read_of(resource)

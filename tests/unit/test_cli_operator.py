@@ -45,7 +45,7 @@ def test_a_configuration_that_is_none_is_said_before_anything_is_asked(
     assert str(file) in capsys.readouterr().err
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["operator", "--help"]) == 0
     told = capsys.readouterr().out
     assert "kubectl get gpumonitors" in told

@@ -355,6 +355,10 @@ class TestXids:
         total = rows(dialect(self.csv), seen, "DCGM_EXP_XID_ERRORS_TOTAL")
         assert {labels["xid"]: value for labels, value in total} == {"31": 1, "79": 2}
 
+    def test_of_several_in_one_tick_the_last_is_told(self) -> None:
+        events = (XidEvent(CARD, 31, 5.0), XidEvent(CARD, 79, 5.0))
+        assert self.last(posted(snapshot(reading(CARD), xids=events)))[0][2] == 79
+
     def test_none_is_zero_where_somebody_listens(self) -> None:
         assert self.last(posted(snapshot(reading(CARD)))) == [("0", "No Error", 0)]
 

@@ -203,3 +203,11 @@ def test_the_owner_is_the_one_that_its_processes_have(directory: Directory) -> N
     assert found.workload == Workload(kind="slurm", job="7", user="alice", found_by="job_map")
     (other,) = allocations(mapped(directory, _0="7\n"), [ONE], kind="job")
     assert (other.workload.kind, other.workload.user) == ("job", "")
+
+
+def test_pipes_and_endless_files_are_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0")
+    (tmp_path / "1").symlink_to("/dev/zero")
+    (tmp_path / "2").write_text("815\n")
+    found = JobMapReader(tmp_path, clock=FakeClock()).read()
+    assert [(one.device.name, one.job) for one in found] == [("2", "815")]

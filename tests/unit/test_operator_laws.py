@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpuledger.cli.operator_checks import check_agent, check_exporter
 from gpuledger.operator.crds.definitions import gpu_monitor_crd, whatap_agent_crd
 from gpuledger.operator.problem import Problem
 from gpuledger.operator.reading import read
@@ -22,7 +23,6 @@ from unit.operator_support import (
     Json,
     agent_file,
     agent_says,
-    asks_agent,
     facts_of,
     gpu_monitor,
     made,
@@ -70,7 +70,8 @@ def bytes_of(resource: Json) -> bytes:
     found = read(resource)
     if found.monitor is None:
         return repr(found.problems).encode()
-    made = render(found.monitor, facts_of(found.monitor, check_agent=asks_agent))
+    facts = facts_of(found.monitor, check_agent=check_agent, check_exporter=check_exporter)
+    made = render(found.monitor, facts)
     return json.dumps([made.objects, made.seeds, [str(one) for one in made.problems]]).encode()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -64,6 +65,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a dialect of its settings that there is not": (
         exporter(config={"dialect": ["prose"]}),
         "spec.exporter.config: unknown dialect 'prose'; did you mean 'process'?",
+    ),
+    "a dialect of a variable that there is not": (
+        exporter(env=variables(GPULEDGER_DIALECT="prose")),
+        "spec.exporter.env: unknown dialect 'prose'; did you mean 'process'?",
+    ),
+    "a scenario of a flag that there is not": (
+        exporter(args=["--source=simulator:desert"]),
+        "spec.exporter.args: unknown scenario 'desert'; valid: k8s-node, workstation",
     ),
     "a path that is another page's": (
         exporter(metricsPath="/health"),
@@ -132,6 +141,7 @@ def test_what_a_program_would_refuse_is_said_at_its_field(case: str) -> None:
 TAKEN: dict[str, Json] = {
     "nothing said": gpu_monitor(),
     "flags": exporter(args=["--interval=5s", "-log-level", "debug", "--listen-address=:9500=native"]),
+    "a value that reads like the name of a flag": exporter(args=["--node-name", "config"]),
     "settings of other commands in its configuration": exporter(config={"textfile": {"file": "/tmp/a.prom"}}),
     "GPUs of a node that nobody knows here": exporter(devices=[0, "GPU-5c1b8e8e", "0000:17:00.0"]),
     "simulated GPUs": exporter(**SIMULATED, devices=[0, 7]),
@@ -170,6 +180,25 @@ def test_what_the_programs_take_is_taken(
     caplog.set_level(logging.DEBUG)
     assert said(TAKEN[case]) == []
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"dialects": ["dcgm"], "args": ["--collectors=FILE"]},
+        {"dialects": ["dcgm"], "config": {"dcgm": {"collectors": "FILE"}}},
+        {"dialects": ["dcgm"], "env": [{"name": "DCGM_EXPORTER_COLLECTORS", "value": "FILE"}]},
+        {"source": "simulator:FILE"},
+        {"args": ["--source=replay:FILE"]},
+    ],
+    ids=lambda keys: next(reversed(keys)),
+)
+def test_no_file_of_the_operators_own_machine_is_looked_into(keys: Json, tmp_path: Path) -> None:
+    """Whoever may write a resource would read in its status what the operator alone may read."""
+    file = tmp_path / "token"
+    file.write_text("sesame: open\n")
+    found = json.loads(json.dumps(keys).replace("FILE", str(file)))
+    assert said(exporter(**found)) == []
 
 
 def test_what_is_wrong_with_an_agents_configuration_is_told_without_a_path_of_this_machine(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpuledger.operator.render.objects import render
@@ -17,19 +15,9 @@ from unit.operator_support import (
     monitor_of,
     only,
     rendered,
+    target,
     whatap,
 )
-
-
-def target(**more: Any) -> Json:
-    return {
-        "targetName": "theirs",
-        "type": "PodMonitor",
-        "selector": {"matchLabels": {"app": "custom-dcgm"}},
-        "endpoints": [{"port": "metrics"}],
-        **more,
-    }
-
 
 SECRETS = {
     "scheme": "https",

@@ -76,6 +76,21 @@ def test_what_is_not_prometheus_is_said_to_be_none(body: bytes) -> None:
     assert read_prometheus(body) == "the agent's answer is not Prometheus's"
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e400", "9999999999", "many"])
+def test_a_page_whose_numbers_are_none_tells_no_targets(value: str) -> None:
+    page = f'gpuledger_agent_targets{{group="a",state="up"}} {value}\n'
+    assert read_agent(page.encode()) == Targets(0, 0, 0)
+
+
+def test_an_answer_of_great_depth_is_not_prometheuss() -> None:
+    assert read_prometheus(b"[" * 200_000) == "the agent's answer is not Prometheus's"
+
+
+def test_the_port_is_the_one_of_the_agent_whatever_stands_beside_it() -> None:
+    beside = {"name": "http", "containerPort": 8080}
+    assert agents_of(stateful_set(beside, {"name": "metrics", "containerPort": 9401})).port == 9401
+
+
 def count(pods: Pods, told: Mapping[str, bytes], agents: Agents = AGENTS) -> Targets | None:
     return asyncio.run(TargetCounter(Api(pods), pages(told)).count([agents]))
 

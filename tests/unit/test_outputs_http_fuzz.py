@@ -71,7 +71,7 @@ def encrypted(issued, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_comes_of(case, server):
+def test_each_kept_request_has_its_answers(case, server):
     answers = answers_in(told(server.port, [case.sent]))
     assert [status for status, _ in answers] == case.answers
     assert not any(b"smuggled" in body for _, body in answers)
@@ -79,7 +79,7 @@ def test_what_comes_of(case, server):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_byte_by_byte_the_same_comes_of(case, server):
+def test_byte_by_byte_it_has_the_same_answers(case, server):
     pieces = [bytes([byte]) for byte in case.sent]
     assert [status for status, _ in answers_in(told(server.port, pieces))] == case.answers
 

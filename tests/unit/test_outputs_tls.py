@@ -20,16 +20,9 @@ from gpuledger.outputs.web_config.current import CurrentWebConfig
 from gpuledger.outputs.web_config.web import Web
 from unit.outputs_support import BIG, GET_HELLO, Client, serve, some_routes, until
 from unit.streams_support import GET_STREAM, Station, chunk, head_of
-from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
+from unit.web_config_support import TLS, TlsClient, certificates, file, issued, serve_under
 
-__all__ = ["certificates", "issued"]
-
-
-@pytest.fixture
-def file(certificates):
-    path = certificates.folder / "web.yml"
-    path.write_text(TLS.format(more=""))
-    return path
+__all__ = ["certificates", "file", "issued"]
 
 
 async def try_once(server, context, path="/hello"):

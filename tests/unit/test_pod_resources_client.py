@@ -128,12 +128,12 @@ def test_an_answer_that_is_no_message_is_told_as_such(path: Path) -> None:
         PodResourcesClient(str(path)).list()
 
 
-def test_no_socket(path: Path) -> None:
+def test_a_socket_that_is_not_there_is_told_with_the_remedy(path: Path) -> None:
     with pytest.raises(Unreachable, match=r"no socket at .*; mount the node's"):
         PodResourcesClient(str(path)).list()
 
 
-def test_a_socket_nobody_listens_at(path: Path) -> None:
+def test_a_socket_that_nobody_listens_at_is_told_with_the_remedy(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
     with pytest.raises(Unreachable, match=r"nobody listens at .*; see that the kubelet runs"):
@@ -141,14 +141,14 @@ def test_a_socket_nobody_listens_at(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
-def test_a_socket_that_is_not_permitted(path: Path) -> None:
+def test_a_socket_that_is_not_permitted_is_told_with_the_remedy(path: Path) -> None:
     with kubelet(path, List=lambda _: listed()):
         path.chmod(0)
         with pytest.raises(Unreachable, match=r"no permission for .*; run as root"):
             PodResourcesClient(str(path)).list()
 
 
-def test_a_path_too_long_for_a_socket(path: Path) -> None:
+def test_a_path_too_long_for_a_socket_is_told(path: Path) -> None:
     with pytest.raises(Unreachable, match="too long"):
         PodResourcesClient(str(path) + "x" * 200).list()
 

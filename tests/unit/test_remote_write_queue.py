@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections import defaultdict
@@ -423,6 +424,20 @@ def test_what_was_written_is_brought_to_the_disk_once(tmp_path: Path, clock: Han
     assert job is not None
     job()
     assert queue.sync_job() is None
+
+
+def test_a_file_system_that_cannot_sync_a_directory_as_such_is_no_failure(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    queue = opened(tmp_path, clock)
+    queue.put(record(0, 1, clock), through=False)
+    job = queue.sync_job()
+    assert job is not None
+    monkeypatch.setattr(os, "fsync", fsync)
+    job()
 
 
 def test_with_no_interval_the_kernel_decides_when_and_no_file_stays_open(

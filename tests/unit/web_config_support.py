@@ -76,6 +76,13 @@ def serve_under(file, scenario, *, clock=None, passwords=None, limits=None, rout
     return serve(scenario, limits=limits, routes=routes or some_routes(), speaker=web.speaker)
 
 
+@pytest.fixture
+def file(certificates):
+    path = certificates.folder / "web.yml"
+    path.write_text(TLS.format(more=""))
+    return path
+
+
 def client_hello(curve=None, maximum=ssl.TLSVersion.TLSv1_3):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.maximum_version = maximum

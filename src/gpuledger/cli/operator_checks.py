@@ -1,4 +1,8 @@
-"""Whether the programs that a resource's pods run would take what they are given, by their own readers."""
+"""Whether the programs that a resource's pods run would take what they are given, by their own readers.
+
+Files are those that the resource itself has, and no others: what stands in one of the operator's own machine
+would be told to whoever names it in a resource.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from re import fullmatch
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -26,12 +31,13 @@ from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
-from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.errors import GpuledgerError, UsageError, unknown
 from gpuledger.model.settings import build, reload_of
 from gpuledger.operator.programs import Complaint, Part, Run
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.simulator.reader import BUILTINS
 from gpuledger.sources.smi.settings import SmiSettings
 
 # What a running `gpuledger serve` cannot change.
@@ -56,13 +62,15 @@ def check_exporter(run: Run) -> Complaint | None:
             with _part("configuration"):
                 assemble(NODE.values(), {}, {}, file, EVERYTHING)
                 values = assemble(NODE.values(), flags, here.environment, file, EVERYTHING)
-            with _part("dialects"):
+            with _part("dialect"):
                 told = build(DialectSettings, values)
                 every = dialects(told, __version__)
                 for listen in build(HttpSettings, values).listen_address:
                     known(listen.dialects or told.dialect, every)
-            with _part("collectors"):
-                read_collectors(dcgm_settings(values).collectors)
+            collectors = Path(dcgm_settings(values).collectors)
+            if collectors.parent == file.parent:
+                with _part("collectors"):
+                    read_collectors(str(collectors))
             _look_at_simulator(build(SourceSettings, values))
     except _Refused as error:
         return error.complaint
@@ -93,7 +101,7 @@ def _flags(command: str, groups: Mapping[str, type], run: Run) -> Mapping[str, A
             raise UsageError("--help: tells the flags and ends")
         given = parse(parser(command, "", "", groups), groups.values(), run.arguments, {})
         no_words(command, given.words)
-        files = [one for one in run.arguments if one.lstrip("-").partition("=")[0] == "config"]
+        files = [one for one in run.arguments if one.partition("=")[0] in ("-config", "--config")]
         if len(files) > 1:
             raise UsageError("--config: the configuration is written by the operator; set its keys instead")
         assemble(groups.values(), given.flags, {}, None)
@@ -102,11 +110,15 @@ def _flags(command: str, groups: Mapping[str, type], run: Run) -> Mapping[str, A
 
 def _look_at_simulator(settings: SourceSettings) -> None:
     """Of a simulated node all is known beforehand, its GPUs too; of a real one nothing."""
-    if settings.source.partition(":")[0] != "simulator":
+    kind, _, scenario = settings.source.partition(":")
+    if kind != "simulator":
         return
-    with _part("source"):
-        # Any GPUs will do.
-        open_source(replace(settings, devices=()), SmiSettings(), NoHost(), SystemClock())
+    if scenario and scenario not in BUILTINS:
+        # Else it is a file of the pod's.
+        if fullmatch(r"[\w-]+", scenario):
+            with _part("source"):
+                raise unknown("scenario", scenario, BUILTINS)
+        return
     with _part("devices"):
         open_source(settings, SmiSettings(), NoHost(), SystemClock())
 

@@ -58,7 +58,7 @@ def parsed(text: str, *, quickly: bool = False) -> Any:
     """The value of the one document in a YAML text, None of an empty one; raises NotYaml.
 
     Aliases are followed; what would be beyond all bounds with them is refused before it is built. `quickly`
-    is by libyaml where it is there, which takes some memory more.
+    parses by libyaml where it is installed, which takes more memory.
     """
     import yaml
 

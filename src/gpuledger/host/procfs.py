@@ -41,13 +41,17 @@ _LOOK_AGAIN_AT = (2, 4, 16, 64)
 
 @dataclass(slots=True)
 class _Known:
-    """A pid under watch: `ticks` as in stat (None: first sight only), `sights` counts ticks while due."""
+    """A pid under watch.
+
+    `ticks` is its start as in stat, None where only first sight is known. `gone` are its facts once it has
+    exited. While it stands `in_root` alone its cgroup is to be read again, and `sights` counts the ticks.
+    """
 
     ticks: bytes | None
     facts: HostFacts
     gone: HostFacts | None = None
     sights: int = 1
-    rootless: bool = False
+    in_root: bool = False
 
 
 class ProcFs:
@@ -137,7 +141,7 @@ class ProcFs:
             return _without_stat(known, OSError(errno.EIO, "malformed stat"), unix)
         if known is None or known.ticks != fields[19]:
             known = self._meet(pid, stat, fields[19], unix)
-        elif known.rootless:
+        elif known.in_root:
             self._look_again(pid, known)
         return known, known.facts
 
@@ -153,7 +157,7 @@ class ProcFs:
             cgroup=cgroup,
             missing=missing,
         )
-        return _Known(ticks, facts, rootless=_only_roots(cgroup))
+        return _Known(ticks, facts, in_root=_only_roots(cgroup))
 
     def _look_again(self, pid: int, known: _Known) -> None:
         known.sights += 1
@@ -162,7 +166,7 @@ class ProcFs:
             if not _only_roots(cgroup) or not known.facts.cgroup:
                 known.facts = replace(known.facts, cgroup=cgroup, missing=missing)
                 known.gone = None
-        known.rootless = _only_roots(known.facts.cgroup) and known.sights < _LOOK_AGAIN_AT[-1]
+        known.in_root = _only_roots(known.facts.cgroup) and known.sights < _LOOK_AGAIN_AT[-1]
 
     def _start(self, ticks: int, unix: float) -> Start:
         # Without btime the moment is not known; the tick stands in, the identity stays exact.

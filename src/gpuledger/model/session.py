@@ -118,12 +118,12 @@ class LedgerState:
     `compute_sessions` and `graphics_sessions` count open Sessions per Device uuid (graphics: those that only
     draw); a Device whose process list failed is in neither. `untold` are the processes beyond the
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
-    since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
-    `sessions_closed` and `session_durations` (seconds) are by Gpu uuid; `device_states` and `state_seconds`
-    are by uuid and `GI_CI` (empty without MIG), and so are `sm_ratios`, each Device's part of its Gpu's
-    multiprocessors. `owners` are those of whole Gpus and Instances, present or
-    lately gone. `sessions` are the open ones. `parts` tells how parts of the posting went that are told
-    apart, such as the store.
+    since start; `xid_times` holds the unix time of the last one of each, in the order in which these came
+    (NVML tells no time: all events of a tick have the same). `invalid` counts values not believed.
+    `sessions_closed` and `session_durations` (seconds) are by Gpu uuid. `device_states`, `state_seconds` and
+    `sm_ratios`, each Device's part of its Gpu's multiprocessors, are by uuid and `GI_CI` (empty without MIG).
+    `owners` are those of whole Gpus and Instances, present or lately gone. `sessions` are the open ones.
+    `parts` tells how parts of the posting went that are told apart, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)

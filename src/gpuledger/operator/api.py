@@ -138,16 +138,16 @@ class HttpTransport:
             self._session = None
 
 
-# Told of every answered question: method, status.
-Told = Callable[[str, int], None]
+# Called for every answered question: method, status.
+Answered = Callable[[str, int], None]
 
 
 class Api:
     """One API server as the operator's account sees it."""
 
-    def __init__(self, transport: Transport, told: Told = lambda *_: None) -> None:
+    def __init__(self, transport: Transport, answered: Answered = lambda *_: None) -> None:
         self._transport = transport
-        self._told = told
+        self._answered = answered
 
     async def get(self, path: str, **query: str) -> Json:
         """An object, or a list of them. Raises Unreachable, Refused."""
@@ -190,7 +190,7 @@ class Api:
 
     async def _ask(self, question: Question) -> Json:
         status, body = await self._transport.send(question)
-        self._told(question.method, status)
+        self._answered(question.method, status)
         try:
             found = json.loads(body) if body else {}
         except ValueError:

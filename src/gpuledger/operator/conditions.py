@@ -33,7 +33,9 @@ def joined(lines: Iterable[str]) -> str:
     return clean_name("; ".join(every[:_MOST]) + more, _LONGEST)
 
 
-def told(conditions: Sequence[Condition], generation: int, before: object, unix: float) -> list[Json]:
+def condition_list(
+    conditions: Sequence[Condition], generation: int, before: object, unix: float
+) -> list[Json]:
     """The conditions as they are written, of a spec's `generation`.
 
     One whose status was the same `before` (the resource's own list) keeps its time of transition.

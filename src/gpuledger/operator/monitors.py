@@ -11,9 +11,9 @@ from gpuledger.operator.api import Json
 from gpuledger.operator.kinds import is_ending, uid_of, version_of
 from gpuledger.operator.last_good import Good, recalled, text_of
 from gpuledger.operator.overlap import Claim, overlaps
-from gpuledger.operator.pods import Deadline
 from gpuledger.operator.reading import Read, read
 from gpuledger.operator.render.objects import Rendered
+from gpuledger.operator.rollout import Deadline
 from gpuledger.operator.spec import GpuMonitor
 from gpuledger.operator.status import Targets, Trouble
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 # Of what a program is given, the part that it would refuse.
-Part = Literal["arguments", "environment", "configuration", "dialects", "collectors", "source", "devices"]
+Part = Literal["arguments", "environment", "configuration", "dialect", "collectors", "source", "devices"]
 
 
 @dataclass(frozen=True, slots=True)

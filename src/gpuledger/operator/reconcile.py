@@ -28,7 +28,9 @@ from gpuledger.operator.telling import Teller
 log = logging.getLogger("gpuledger.operator")
 
 FINALIZER: Final = "gpuledger.dev/operator"
+# Seconds between tries.
 _LONGEST_PAUSE: Final = 60.0
+_STATUS_PAUSE: Final = 6.0
 # So many repairs a minute are made at once; who goes on changing our fields waits for longer and longer.
 _FREE_REPAIRS: Final = 5
 _MINUTE: Final = 60.0
@@ -82,7 +84,7 @@ class Reconciler:
             log.warning("%s: %s", monitor.name, error)
             self._counts.reconciles["error"] += 1
             after = self._failed(monitor, Trouble("ApplyFailed", (str(error),)))
-            if _passes(error) and monitor.failures <= _FREE_FAILURES:
+            if _may_pass(error) and monitor.failures <= _FREE_FAILURES:
                 return after
         except Exception as error:
             self._counts.reconciles["error"] += 1
@@ -94,7 +96,7 @@ class Reconciler:
             told = await self._teller.tell(monitor)
         except GpuledgerError as error:
             log.warning("%s: its status could not be written: %s", monitor.name, error)
-            told = _LONGEST_PAUSE / 10
+            told = _STATUS_PAUSE
         return min((one for one in (after, told) if one is not None), default=None)
 
     async def _bring(self, monitor: Monitor) -> float | None:
@@ -203,6 +205,6 @@ def _listed(what: str, keys: list[Key]) -> str:
     return f"{what}: {joined(map(str, keys))}. " if keys else ""
 
 
-def _passes(error: GpuledgerError) -> bool:
+def _may_pass(error: GpuledgerError) -> bool:
     """Whether it may well go the next time: the server is away, or somebody wrote at the same time."""
     return not isinstance(error, Refused) or error.status in (409, 429) or error.status >= 500

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuledger.operator.api import Json
-from gpuledger.operator.conditions import Condition, joined, told
-from gpuledger.operator.pods import Pods
+from gpuledger.operator.conditions import Condition, condition_list, joined
+from gpuledger.operator.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Standing:
     trouble: Trouble | None = None
     ignored: tuple[str, ...] = ()
     receiver_missing: bool | None = None
-    exporters: Pods | None = None
-    agents: Pods | None = None
+    exporters: Rollout | None = None
+    agents: Rollout | None = None
     targets: Targets | None = None
     # Pods are missing, and nothing has become better for the whole deadline.
     stalled: bool = False
@@ -51,11 +51,11 @@ class Standing:
 def status_of(standing: Standing, before: Mapping[str, object], unix: float) -> Json:
     """The status as it is to be; what is absent in it is None."""
     exporters, targets = standing.exporters, standing.targets
-    error = str(standing.trouble) if standing.trouble else targets.error if targets else ""
+    error = str(standing.trouble) if standing.trouble else joined((targets.error,)) if targets else ""
     conditions = list(_conditions(standing))
     return {
         "observedGeneration": standing.generation,
-        "conditions": told(conditions, standing.generation, before.get("conditions"), unix),
+        "conditions": condition_list(conditions, standing.generation, before.get("conditions"), unix),
         "gpuNodes": exporters.wanted if exporters and exporters.seen else None,
         "exportersReady": exporters.ready if exporters and exporters.seen else None,
         "targetsFound": targets.found if targets else None,
@@ -146,7 +146,7 @@ def _degraded(standing: Standing) -> Condition:
     return Condition("Degraded", "False", "AsWanted")
 
 
-def _pods(standing: Standing) -> list[Pods]:
+def _pods(standing: Standing) -> list[Rollout]:
     """Of what there is, of this spec or of one before."""
     return [pods for pods in (standing.exporters, standing.agents) if pods is not None]
 

@@ -21,13 +21,14 @@ from gpuledger.outputs.addresses import Address
 # The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
 Fetch = Callable[[str], Awaitable[bytes]]
 
-_PORTS: Final = ("http", "metrics", "web")
 _AT_ONCE: Final = 8
 _LONGEST: Final = 64 << 20
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
 # Both engines have it; of `gpuledger agent` it is asked only when a target is down.
 _ACTIVE: Final = "/api/v1/targets?state=active"
-_TARGETS: Final = re.compile(rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+_TARGETS: Final = re.compile(
+    rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} ([0-9]{1,9})(?:[.]0)?$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,13 @@ def agents_of(body: Json) -> Agents:
     """What a StatefulSet runs."""
     containers = body["spec"]["template"]["spec"]["containers"]
     ports = {port.get("name"): port["containerPort"] for one in containers for port in one.get("ports") or ()}
-    named = (ports[name] for name in _PORTS if name in ports)
     status = body.get("status") or {}
     return Agents(
         body["metadata"]["namespace"],
         body["metadata"]["name"],
         # While none is ready, none is asked.
         int(status.get("replicas") or 0) if status.get("readyReplicas") else 0,
-        next(named, next(iter(ports.values()), 9401)),
+        ports.get("metrics", 9401),
         prometheus=(body["metadata"].get("labels") or {}).get(ENGINE) == "prometheus",
         version=str(body["metadata"].get("resourceVersion") or ""),
     )
@@ -132,7 +132,7 @@ def read_agent(body: bytes) -> Targets:
     for state, value in _TARGETS.findall(body):
         word = state.decode()
         if word in states:
-            states[word] += int(float(value))
+            states[word] += int(value)
     return Targets(sum(states.values()), states["up"], states["down"])
 
 
@@ -142,7 +142,7 @@ def read_prometheus(body: bytes) -> Targets | str:
         active = json.loads(body)["data"]["activeTargets"]
         health = [str(one["health"]) for one in active]
         errors = [_error(one) for one in active if one.get("lastError")]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "the agent's answer is not Prometheus's"
     return Targets(len(health), health.count("up"), health.count("down"), errors[0] if errors else "")
 

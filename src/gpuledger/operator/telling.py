@@ -12,7 +12,7 @@ from gpuledger.operator.events import Events
 from gpuledger.operator.kinds import resource_path
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.owned import Owned
-from gpuledger.operator.pods import pods_of
+from gpuledger.operator.rollout import rollout_of
 from gpuledger.operator.status import Standing, changes, is_urgent, status_of
 
 # Seconds: so that rounding does not make a deadline look not yet over.
@@ -52,7 +52,7 @@ class Teller:
         if not (changed := changes(status, before)):
             return stalls
         if not is_urgent(status, before) and (left := monitor.written + self._interval - now) > 0:
-            return left
+            return left if stalls is None else min(left, stalls)
         monitor.written = now
         self._monitors.take(
             await self._api.merge(f"{resource_path(monitor.body)}/status", {"status": changed})
@@ -66,7 +66,7 @@ class Teller:
         """How it stands, and seconds until missing pods count as stalled."""
         made = dict(self._owned.of(monitor.uid))
         exporters, agents = (
-            pods_of(body for key, body in made.items() if key.kind == kind)
+            rollout_of(body for key, body in made.items() if key.kind == kind)
             for kind in ("DaemonSet", "StatefulSet")
         )
         left = monitor.deadline.look((exporters, agents), monitor.generation, now)

@@ -62,10 +62,10 @@ def describe(page: Page) -> str:
 
 
 def _settings(reload: ReloadHealth | None) -> str:
-    lines = ""
-    if reload is not None and reload.error:
-        lines += f"\nsettings: {reload.error}; the last good ones are in force"
-    if reload is not None and reload.pending:
+    if reload is None:
+        return ""
+    lines = f"\nsettings: {reload.error}; the last good ones are in force" if reload.error else ""
+    if reload.pending:
         lines += f"\nsettings that wait for a restart: {', '.join(reload.pending)}"
     return lines
 

@@ -31,8 +31,11 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it means this machine alone, without looking it up."""
-    return host in ("localhost", "::1") or (host.startswith("127.") and is_address(host))
+    """Whether the host, without brackets, is this machine as nobody else can reach it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def next_address_after(host: str) -> float | None:

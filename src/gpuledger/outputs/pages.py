@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpuledger.exposition.merging import check_specs
-from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, accepts_gzip, choose_format
+from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, choose_format
 from gpuledger.model.errors import unknown
 from gpuledger.model.family import Family
 from gpuledger.model.page import Dialect, Page
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
-from gpuledger.outputs.metrics_page import description, packed
+from gpuledger.outputs.compression import gzipped, wants_gzip
+from gpuledger.outputs.metrics_page import description
 from gpuledger.outputs.routes import Handler, Request, Response
 
 _LOG = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class PageStore:
 
         def serve(request: Request) -> Response:
             offered = choose_format(request.headers.get("accept", ""))
-            variant = _Variant(names, offered, accepts_gzip(request.headers.get("accept-encoding", "")))
+            variant = _Variant(names, offered, wants_gzip(request))
             now = self._clock.elapsed()
             for name in names:
                 self._asked_at[name] = now
@@ -163,7 +164,7 @@ class PageStore:
         if body is None:
             if variant.gzip:
                 bare = self._body(current, replace(variant, gzip=False), told)
-                body = packed(bare)
+                body = gzipped(bare)
                 self.compressions += 1
             else:
                 body = variant.format.encode(self._families(current.page, variant.names, told))

@@ -63,7 +63,7 @@ class Maps:
             one.stop()
 
     def read_once(self) -> None:
-        """For who looks but once: names are worth a wait, but processes are told without them too."""
+        """For a program that looks only once: names are worth a wait, and processes are told without them."""
         self.start()
         self.wait(_PATIENCE)
 

@@ -59,7 +59,7 @@ def internal_error(error: Exception) -> str:
 class BesideTick:
     """What every OwnerMap with a thread of its own has: its health, and how the thread begins and ends.
 
-    `_run` is the thread's; it waits in `_changed` and goes when `_stopping`.
+    `_run` is what the thread does: it waits for `_changed`, and returns when `_stopping` is set.
     """
 
     def __init__(self, name: str, clock: Clock, random: Random | None) -> None:

@@ -11,6 +11,7 @@ from gpuledger.agent.discovery.places import (
     missing_port,
     places_of_pod,
     places_of_service,
+    pod_behind,
     service_ports,
     why_not_scraped,
 )
@@ -121,13 +122,9 @@ class Finder:
             if not any(part.endpoints for part in parts):
                 report.stopped(f"service {key}", "has no endpoints")
                 return ()
-            nodes = [cluster.nodes.get(end.node) for part in parts for end in part.endpoints]
-            of_pods = [
-                behind.get(f"{end.target_namespace}/{end.target_name}")
-                for part in parts
-                for end in part.endpoints
-            ]
-            made_of = (about, *parts, *nodes, *of_pods)
+            ends = [end for part in parts for end in part.endpoints]
+            nodes = [cluster.nodes.get(end.node) for end in ends]
+            made_of = (about, *parts, *nodes, *(pod_behind(end, behind) for end in ends))
         report.count("running")
         known = before.get(key)
         if known is None or not _same(known.made_of, made_of):

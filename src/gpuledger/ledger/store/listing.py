@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 Position = tuple[float, int]
 FIRST: Position = (-inf, -1)
 
-_COLUMNS = """sessions.*, usage.last_seen, usage.ended, usage.exit_seen, usage.peak_memory, usage.sm_seconds,
-    usage.sm_known, usage.sm_most, usage.held_seconds, usage.measured, usage.apportioned, usage.high,
-    usage.begun, usage.latest, usage.stay, usage.stays"""
 # As `presence` finds who was there; the three parts have no session in common.
 _ENDED = (
     "ended IS NOT NULL AND begun >= :since - 86400 AND begun <= :until AND latest >= :since",
@@ -84,7 +81,7 @@ def sessions_between(
     conditions, values = _conditions(asked)
     times = [*(() if asked.open else _ENDED), *(() if asked.open is False else (_OPEN,))]
     query = " UNION ALL ".join(
-        f"SELECT {_COLUMNS} FROM usage JOIN sessions USING (number) WHERE {' AND '.join((time, *conditions))}"
+        f"SELECT * FROM sessions JOIN usage USING (number) WHERE {' AND '.join((time, *conditions))}"
         for time in times
     )
     values |= {"limit": limit}

@@ -21,19 +21,21 @@ _FIELDS: Final = {
 
 def of_exporter(complaint: Complaint, monitor: GpuMonitor) -> Problem:
     """At the exporter's field."""
-    path, pods = monitor.exporter_path, monitor.exporter.pods
+    path, exporter = monitor.exporter_path, monitor.exporter
+    flags = {one.partition("=")[0] for one in exporter.pods.args}
     place, _, message = complaint.text.partition(": ")
-    if complaint.part == "arguments":
-        field = _FIELDS.get(place)
-        if field is None or any(one.partition("=")[0] == place for one in pods.args):
-            return Problem(f"{path}.args", complaint.text)
-        return Problem(f"{path}.{field}", message)
     if complaint.part == "environment":
-        return _of_variable(complaint.text, pods, path, monitor)
-    if complaint.part == "dialects" and pods.args and "dialect" not in monitor.exporter.config:
+        return _of_variable(complaint.text, exporter.pods, path, monitor)
+    if complaint.part == "arguments" and place in _FIELDS and place not in flags:
+        return Problem(f"{path}.{_FIELDS[place]}", message)
+    if complaint.part == "arguments" or f"--{complaint.part}" in flags:
         return Problem(f"{path}.args", complaint.text)
-    where = {"configuration": "config", "dialects": "config"}.get(complaint.part, complaint.part)
-    return Problem(f"{path}.{where}", complaint.text)
+    if complaint.part == "dialect":
+        where = "config" if "dialect" in exporter.config else monitor.env_key
+        return Problem(f"{path}.{where}", complaint.text)
+    return Problem(
+        f"{path}.{'config' if complaint.part == 'configuration' else complaint.part}", complaint.text
+    )
 
 
 def of_agent(complaint: Complaint, monitor: GpuMonitor) -> Problem:

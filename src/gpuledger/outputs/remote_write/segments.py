@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gpuledger.outputs.files import sync_directory
 from gpuledger.outputs.remote_write.record import (
     HEADER_BYTES,
     MAGIC,
@@ -142,7 +143,7 @@ class Segments:
             try:
                 for handle in handles:
                     os.fdatasync(handle)
-                _sync_folder(folder)
+                sync_directory(folder)
             finally:
                 for handle in handles:
                     os.close(handle)
@@ -250,11 +251,3 @@ def _seal(handle: int, segment: Segment) -> None:
             segment.file_size = segment.size + SEAL_BYTES
         else:
             os.ftruncate(handle, segment.size)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

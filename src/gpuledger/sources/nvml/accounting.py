@@ -46,8 +46,8 @@ class _Watch:
     """What is kept of one Gpu, of `handle`, between ticks.
 
     `settled` says that the mode was turned on, or need not be. `pids` is the driver's list as told last, None
-    before the first; `held` the process lists' of then. `due` holds pids whose record is to be read, with the
-    looks that are left.
+    before the first; `held` are the pids that stood in the process lists then. `due` are those whose record
+    is to be read, with the looks that are left.
     """
 
     handle: c_void_p

@@ -9,7 +9,7 @@ from gpuledger.sources.simulator.gauges import GAUGES, STORES, Gauge
 from gpuledger.sources.simulator.scenario import GpuSpec
 
 # What NVML does not tell of a GPU under MIG (nvml.h, nvmlDeviceGetUtilizationRates).
-NOT_UNDER_MIG = frozenset(
+_NOT_UNDER_MIG = frozenset(
     {q.UTILIZATION, q.MEMORY_UTILIZATION, q.ENCODER_UTILIZATION, q.DECODER_UTILIZATION, q.COMPUTE_MODE}
 )
 _WITH_GPM = frozenset({"Hopper", "Blackwell"})
@@ -55,7 +55,7 @@ def _supported(
         if level is Level.INSTANCE and quantity.level is not Level.INSTANCE:
             continue
         told = quantity in known and quantity.key not in lacks
-        answers[quantity.key] = told and not (mig and quantity in NOT_UNDER_MIG)
+        answers[quantity.key] = told and not (mig and quantity in _NOT_UNDER_MIG)
     return answers
 
 

@@ -50,6 +50,7 @@ class Meter:
         self._stretches = stretches
         self._faults = faults
         self._at = 0
+        # Picojoules since time 0, through driver reloads.
         self._energy = 0
         self._work = 0
         self._second_energy = 0
@@ -65,11 +66,6 @@ class Meter:
         """The energy counter in mJ: since driver load, as of the last refresh."""
         start = self._hardware.spec.counter_start if self.loaded_at is None else 0
         return start + (self._told - self._base[0]) // _PICO_IN_MILLI
-
-    @property
-    def energy(self) -> int:
-        """Picojoules since time 0, up to now and through driver reloads."""
-        return self._energy
 
     @property
     def busy_time(self) -> int:

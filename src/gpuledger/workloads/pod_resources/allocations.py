@@ -46,10 +46,9 @@ class Unmatched:
 class Allocated:
     """What became of all grants: every one is an Allocation, unmatched, ended, or not asked for.
 
-    `ended` counts grants of pods that are finished, gone, or followed by a newer pod of the same name;
-    `over` is which; `repeated` counts those that say of a container what another said (replicas of one
-    device); `others` counts grants by resource names and DRA drivers that are not GPUs as far as the settings
-    know.
+    `ended` counts grants of pods that are finished, gone, or followed by a newer pod of the same name, and
+    `over` holds them; `repeated` counts those that say of a container what another said (replicas of one
+    device); `others` counts, by resource name or DRA driver, grants that are of no GPU by the settings.
     """
 
     allocations: tuple[Allocation, ...] = ()

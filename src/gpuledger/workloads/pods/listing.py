@@ -32,7 +32,8 @@ class ListWatch(BesideTick, Generic[T]):
     the server hangs. While the server is gone the last known objects stay; `health.last_success` is when it
     last said anything. `query` selects what is wanted.
 
-    What an object is and which one, is said by `_read` and `_key`; `_publish` is called when they changed.
+    A subclass says in `_read` what an object is, in `_key` which one it is, and in `_publish` what is done
+    with them when they have changed.
     """
 
     # Seconds between two tries, once many have failed.

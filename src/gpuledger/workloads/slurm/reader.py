@@ -185,7 +185,7 @@ class SlurmReader:
         return []
 
     def _tell(self, jobs: Sequence[SlurmJob]) -> None:
-        """Why devices of jobs are not known: once, until all are."""
+        """Log why devices of jobs are not known: once, and again only after all were known."""
         reasons = {job.missing for job in jobs if job.missing}
         if "permission" in reasons and not self._told:
             log.warning(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,8 @@ from gpuledger.exposition.remote_write import (
 )
 from gpuledger.outputs.remote_write.block import Block
 from gpuledger.outputs.remote_write.settings import QueueConfig
-from running import Program, free_port, wait_until
+from running import prometheus as started
+from running import victoria_metrics, wait_until
 from write_helpers import EAGER, sending, settings, until
 
 TARGETS, NUMBERS = 5, 40
@@ -30,54 +30,14 @@ TARGETS, NUMBERS = 5, 40
 
 @pytest.fixture(scope="module")
 def prometheus() -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "prometheus.yml")
-        config.write_text("global: {scrape_interval: 1m}\n")
-        program = Program(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{port}",
-                "--web.enable-remote-write-receiver",
-            ]
-        )
-        try:
-            wait_until(lambda: answers(program, url + "/-/ready"), "Prometheus to be ready")
-            yield url
-        finally:
-            program.stop()
+    with started("global: {scrape_interval: 1m}", "--web.enable-remote-write-receiver") as real:
+        yield real.url
 
 
 @pytest.fixture(scope="module")
 def victoria() -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as folder:
-        program = Program(
-            [
-                "victoria-metrics",
-                f"-httpListenAddr=127.0.0.1:{port}",
-                f"-storageDataPath={folder}",
-                "-retentionPeriod=1",
-                "-search.latencyOffset=0s",
-            ]
-        )
-        try:
-            wait_until(lambda: answers(program, url + "/health"), "VictoriaMetrics to be ready")
-            yield url
-        finally:
-            program.stop()
-
-
-def answers(program: Program, url: str) -> bool:
-    assert program.process.poll() is None, "\n".join(program.lines)
-    try:
-        return httpx.get(url, trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
+    with victoria_metrics() as url:
+        yield url
 
 
 def scrape(target: int, number: int, moment: int) -> Block:

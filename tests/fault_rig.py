@@ -17,7 +17,6 @@ from books_helpers import SETTINGS, assert_books_balance, assert_tells_everythin
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.store.prune import Limits
 from gpuledger.ledger.store.store import Store
-from gpuledger.model.devices import Instance
 from gpuledger.model.page import Page
 from gpuledger.model.process import HostFacts
 from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVLINK_RATE, Quantity
@@ -67,11 +66,6 @@ def cut() -> NvmlGpu:
     card.uuid, card.activity = "GPU-cut", 20.0
     card.instances = [NvmlInstance(0, gi=1, activity=20.0), NvmlInstance(1, gi=2, activity=20.0)]
     return card
-
-
-def place_of(reading: Reading) -> str:
-    """`GI_CI` of an Instance."""
-    return reading.device.name if isinstance(reading.device, Instance) else ""
 
 
 class Driver:
@@ -227,7 +221,7 @@ class FaultRig(Machine):
             return [10]
         if reading.device.gpu.uuid == "GPU-whole":
             return [11]
-        return {"1_0": [21], "2_0": [22]}.get(place_of(reading), [])
+        return {"1_0": [21], "2_0": [22]}.get(reading.device.instance, [])
 
     def lacks(self) -> list[str]:
         """What the last page does not tell that is so, in words, and does not say that the card lacks it."""

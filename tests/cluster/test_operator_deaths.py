@@ -103,8 +103,10 @@ def test_the_last_good_spec_outlives_the_operator(release: Installed, start: Sta
     release.apply("GpuMonitor", "main", wrong)
     release.wait_condition("GpuMonitor", "main", "Degraded", "True", "Rejected")
     first.kill()
+    release.api.call("DELETE", release.path("Service", EXPORTER))
     start("--status-interval=100ms").wait_leads()
-    # The new one knows what runs.
+    # The new one knows what was applied, and what runs.
+    wait_until(lambda: release.made() == made, "what was deleted meanwhile", 30)
     release.ready("DaemonSet", EXPORTER, 5)
 
     def counted() -> bool:

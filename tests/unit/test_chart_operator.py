@@ -191,6 +191,12 @@ def test_it_reads_no_secret_escalates_nothing_and_is_no_administrator() -> None:
             }
 
 
+def test_it_may_replace_nothing_but_its_lease() -> None:
+    """What it makes it applies; finalizers are asked for where somebody names an owner that waits."""
+    updated = {name for _, rule in rules(WHATAP) if "update" in rule["verbs"] for name in rule["resources"]}
+    assert updated == {"leases", "gpumonitors/finalizers", "whatapagents/finalizers"}
+
+
 def test_the_namespace_of_a_whatap_agent_admits_its_pods_and_is_not_the_releases_own() -> None:
     (namespace,) = of_kind("Namespace", WHATAP)
     assert namespace["metadata"]["name"] == "whatap-monitoring"
@@ -246,9 +252,11 @@ class Server:
         if "customresourcedefinitions" in path:
             return self.definition
         if method == "PATCH":
-            assert body == {"metadata": {"finalizers": []}}
+            # What somebody else waits for is theirs to let go.
+            assert body == {"metadata": {"finalizers": ["theirs"]}}
             self.resources.remove(path.rpartition("/")[2])
-        found = {"items": [{"metadata": {"name": name}} for name in self.resources]}
+        held = ["theirs", "gpuledger.dev/operator"]
+        found = {"items": [{"metadata": {"name": name, "finalizers": held}} for name in self.resources]}
         if method == "GET" and self.operator and self.asked:
             del self.resources[:1]
         return found

@@ -179,6 +179,18 @@ def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any
             {"commonLabels": {"app.kubernetes.io/component": "x"}},
             "commonLabels: by app.kubernetes.io/component the chart's objects find their pods",
         ),
+        (
+            {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+            "resources.limits: nvidia.com/gpu would take a device from the pods that compute with it",
+        ),
+        (
+            {"mode": "cronjob", "collection": {"resources": {"requests": {"example.com/vgpu": "1"}}}},
+            "collection.resources.requests: example.com/vgpu would take a device",
+        ),
+        (
+            {"operator": {"enabled": True, "resources": {"limits": {"nvidia.com/gpu": 1}}}},
+            "operator.resources.limits: nvidia.com/gpu would take a device",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_remedy(values: dict[str, Any], said: str) -> None:

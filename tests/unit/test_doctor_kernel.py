@@ -46,7 +46,7 @@ def test_only_display_devices_of_nvidia_that_are_cards_count(tree: Tree) -> None
     tree.card("0000:01:00.1", kind="0x040300")
     tree.card("0000:02:00.0", kind="0x030000", driver="nouveau")
     tree.card("0000:03:00.0", vendor="0x1002")
-    (tree.card("0000:04:00.4") / "physfn").mkdir()
+    (tree.card("0000:04:00.4") / "physfn").symlink_to("../0000:01:00.0")
     tree.write(tree.procfs / "driver/nvidia/gpus/0000:01:00.0/information", "Model: X\nDevice Minor: \t 3\n")
     assert tree.look().pci == (
         PciGpu("0000:01:00.0", "nvidia", 3, "active"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from books_helpers import rows
-from fault_rig import MILLIWATTS, FaultRig, cut, place_of
+from fault_rig import MILLIWATTS, FaultRig, cut
 from gpuledger.model.quantities import ENERGY
 from nvml.library import NvmlAccount, NvmlInstance, NvmlProcess
 from nvml.machine import pids
@@ -104,7 +104,7 @@ def test_a_card_that_is_cut_anew_at_any_call_of_a_tick_tells_no_process_where_it
             rig.assert_nothing_wrong("GPU-calm", "GPU-whole")
             assert seen is not None
             for reading in seen.readings[2:]:
-                assert set(pids(reading) or ()) <= places[place_of(reading)], number
+                assert set(pids(reading) or ()) <= places[reading.device.instance], number
         assert rig.last.health.healthy, (number, rig.last.health.status)
         assert len(rig.readings) == 3 + len(recut.instances)
         assert [pids(reading) for reading in seen.readings[3:]] == [[one.pid] for one in recut.processes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from threading import Event, current_thread
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.page import Page
 from gpuledger.model.quantities import POWER
+from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Snapshot
 from gpuledger.model.source import Clock
 from gpuledger.node.loop import Node
@@ -200,6 +202,29 @@ def test_an_error_of_our_own_is_told_as_such_logged_once_and_ends_nothing(
     assert "internal error" in pages[0].health.status
     assert not pages[0].health.stalled
     assert sum(record.exc_info is not None for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("part", ["source", "workloads", "ledger"])
+def test_the_part_of_a_tick_that_breaks_is_told_as_failed_and_counted(part: str) -> None:
+    broken = ""
+
+    def works(name: str, answer: Any) -> Any:
+        if broken == name:
+            raise MemoryError
+        return answer
+
+    ticking = node_of(
+        ScriptedSource(lambda: works("source", GOOD)),
+        name=lambda seen: works("workloads", seen),
+        post=lambda _: works("ledger", LedgerState()),
+        clock=FakeClock(),
+    )
+    ticking.tick()
+    broken = part
+    parts = {one.name: one for one in ticking.tick().health.collectors}
+    assert [one.name for one in parts.values() if not one.success] == [part]
+    assert (parts[part].error, parts[part].failures) == ("MemoryError", 1)
+    assert parts[part].last_success is not None
 
 
 def test_a_slow_first_reading_is_not_called_a_hung_driver() -> None:

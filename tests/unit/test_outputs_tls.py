@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import ssl
+import sys
+import termios
 import tracemalloc
 import weakref
 
@@ -14,7 +17,8 @@ from builders import FakeClock
 from certificates import RSA
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import BIG, GET_HELLO, Client, some_routes, until
+from gpuledger.outputs.web_config.web import Web
+from unit.outputs_support import BIG, GET_HELLO, Client, serve, some_routes, until
 from unit.streams_support import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import TLS, TlsClient, certificates, file, issued, serve_under
 
@@ -145,6 +149,31 @@ def test_a_client_that_does_not_take_its_answer_costs_one_piece_of_it(file, cert
         tracemalloc.stop()
     assert (statuses, whole) == ([200] * 3, True)
     assert grown < len(BIG) / 2
+
+
+def test_a_client_that_takes_nothing_is_not_heard_until_it_does(file, certificates):
+    """What it says may want an answer of the protocol's own, and these would pile up."""
+    web, spoken = Web(file, FakeClock()), []
+
+    def speaker(registry, routes):
+        spoken.append(web.speaker(registry, routes))
+        return spoken[-1]
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context()) as client:
+            await client.ask("/hello")
+            (transport,) = spoken
+            arrived = transport.get_extra_info("socket").fileno()
+            # As the socket's transport says it when the kernel takes no more.
+            transport.pause_writing()
+            await client.send(GET_HELLO)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            unread = int.from_bytes(fcntl.ioctl(arrived, termios.FIONREAD, bytes(4)), sys.byteorder)
+            transport.resume_writing()
+            return unread > len(GET_HELLO), (await client.answer()).status
+
+    assert serve(scenario, routes=some_routes(), speaker=speaker) == (True, 200)
 
 
 def test_requests_received_while_an_answer_waits_for_its_client_are_answered_after_it(file, certificates):

@@ -348,8 +348,8 @@ def test_who_went_in_a_pause_ended_unseen() -> None:
     last = books.at
     books.ledger.interrupt()
     books.post(30, pids=False)
-    (session,) = (one.record() for one in books.ledger.sessions.ended)
-    assert (session.ended, session.exit_seen) == (last, False)
+    (session,) = books.ledger.sessions.ended
+    assert (session.ended, session.watched) == (last, False)
 
 
 def running(source: ScriptedSource, publish: Callable[[Page], None] = lambda page: None) -> Node:

@@ -58,9 +58,7 @@ def test_list_tells_what_dra_handed_out(path: Path) -> None:
     body = listed(wire.PodResources(name="a", namespace="team", containers=[held]))
     with kubelet(path, List=lambda _: body):
         told = PodResourcesClient(str(path)).list()
-    claimed = Claimed(
-        "gpu.nvidia.com", "node-1", "gpu-0", "gpus", "team", "s1", ("k8s.gpu.nvidia.com/claim=u-gpu-0",)
-    )
+    claimed = Claimed("gpu.nvidia.com", "node-1", "gpu-0", "gpus")
     assert told.grants == (Grant("team", "a", "main", claimed=claimed),)
 
 
@@ -72,21 +70,10 @@ def test_allocatable_ids_are_told_where_they_are_served(path: Path) -> None:
     assert told == (("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2"))
 
 
-def test_get_tells_one_pod(path: Path) -> None:
-    def answer(request: bytes) -> bytes:
-        asked = wire.GetPodResourcesRequest.FromString(request)
-        told = pod(asked.pod_name, "GPU-1", namespace=asked.pod_namespace)
-        return wire.GetPodResourcesResponse(pod_resources=told).SerializeToString()
-
-    with kubelet(path, Get=answer):
-        told = PodResourcesClient(str(path)).pod("team", "a")
-    assert told == (Grant("team", "a", "main", "nvidia.com/gpu", "GPU-1"),)
-
-
-def test_an_older_kubelet_without_the_newer_calls_is_no_failure(path: Path) -> None:
+def test_an_older_kubelet_without_the_newer_call_is_no_failure(path: Path) -> None:
     with kubelet(path, List=lambda _: listed()):
         client = PodResourcesClient(str(path))
-        assert (client.allocatable(), client.pod("team", "a"), len(client.list())) == (None, None, 0)
+        assert (client.allocatable(), len(client.list())) == (None, 0)
 
 
 def test_an_answer_of_20_mb_is_taken_whole(path: Path) -> None:

@@ -32,6 +32,15 @@ def test_gpus_scraped_twice_are_counted_once() -> None:
     assert any("1 GPU is scraped by several targets" in note for note in found.notes)
 
 
+def test_how_many_gpus_several_targets_tell_is_said() -> None:
+    books = Books(watching("GPU-0", "GPU-1"))
+    devices: Told = [
+        ({**device(uuid), **job}, 1000, 1100) for uuid in ("GPU-0", "GPU-1") for job in ({}, {"job": "2nd"})
+    ]
+    books.day(devices, [])
+    assert "2 GPUs are scraped by several targets: counted once." in books.report().notes
+
+
 def two_jobs(share: float, *, base: float = 5_000_000, born: bool = False, limit: float = 700) -> Books:
     """A second scrape job tells the last `share` of a day, in which one pod used 100 kJ of its Gpu."""
     uuid, again = "GPU-0", {"job": "second"}
@@ -69,6 +78,23 @@ def test_books_that_may_have_begun_anew_between_two_targets_widen_the_bound_and_
     assert line.millijoules - (line.bound or 0) <= same
     assert line.millijoules + (line.bound or 0) >= anew
     assert any("Of 1 GPU it is unclear" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("least", "doubted"), [(173, True), (174, False)])
+def test_where_no_limit_is_told_what_began_anew_has_twice_the_mean_power_at_most(
+    least: float, doubted: bool
+) -> None:
+    """100 kJ in a day are 1.157 W on average; what was used is scraped after 75 s at the latest."""
+    again = {"job": "second"}
+    books = Books(watching("GPU-0"))
+    devices: Told = [(device("GPU-0"), 1000, 101_000), ({**device("GPU-0"), **again}, 91_000, 101_000)]
+    energy: Told = [(pod("GPU-0", "t"), 0, 100_000), ({**pod("GPU-0", "t"), **again}, least, 90_000)]
+    counts = [(labels, (last - low) / 100_000 * DAY / 15) for labels, low, last in devices]
+    told = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts)
+    books.fleet.add(replace(told, devices={**told.devices, "alive": [(device("GPU-0"), 1000)]}))
+    (line,) = books.report().lines
+    most = 190_000_000 if doubted else 100_000_000
+    assert line.millijoules + (line.bound or 0) == pytest.approx(most)
 
 
 def test_targets_that_are_there_at_the_same_time_leave_no_doubt() -> None:

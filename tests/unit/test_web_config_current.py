@@ -41,7 +41,7 @@ def test_nothing_changed_reads_nothing(file):
 def test_files_are_looked_at_once_a_second_however_often_it_is_asked(file, monkeypatch):
     looked = []
     running = Running(file)
-    monkeypatch.setattr("gpuledger.outputs.web_config.current._stat", lambda path: looked.append(path))
+    monkeypatch.setattr("gpuledger.outputs.web_config.current.signature", lambda path: looked.append(path))
     for _ in range(5):
         running.current.look()
     assert not looked
@@ -94,8 +94,13 @@ def test_a_link_that_is_swapped_is_a_change(certificates, file):
         lambda file: file.write_text("rate_limit: {interval: 1s, burst: 1}"),
         lambda file: file.with_name("server.crt").unlink(),
         lambda file: file.with_name("server.key").write_text("junk"),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: (
+            file.with_name("server.crt").unlink(),
+            file.with_name("server.crt").symlink_to("/dev/zero"),
+        ),
     ],
-    ids=["gone", "not-yaml", "unknown-key", "tls-gone", "certificate-gone", "key-junk"],
+    ids=["gone", "not-yaml", "unknown-key", "tls-gone", "certificate-gone", "key-junk", "pipe", "no-end"],
 )
 def test_a_bad_new_file_keeps_the_last_good_one_and_says_so_once(file, damage, caplog):
     running = Running(file)

@@ -24,8 +24,9 @@ from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 from gpuledger.outputs.routes import Request
 from gpuledger.web.document import render
-from gpuledger.web.landing import Links, View, landing
+from gpuledger.web.landing import landing
 from gpuledger.web.settings import WebSettings
+from gpuledger.web.view import Links, View
 from unit.outputs_support import a_page
 
 GPU = Gpu("GPU-1", 0, "NVIDIA H100 80GB HBM3")

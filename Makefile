@@ -25,8 +25,9 @@ run: $(VENV)/.run        ## serve this machine's GPUs (or, without any, a simula
 	@echo "source: $(SOURCE)$(if $(findstring listen-address,$(FLAGS)),,    page: http://localhost:9400/    metrics: http://localhost:9400/metrics)"
 	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
 
+# The long tests first: at the end the short ones keep all cores busy.
 test: $(VENV)/.dev debian  ## every test but e2e, with the real Prometheus and the test NVML library
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/unit tests/integration
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration tests/unit
 
 unit: $(VENV)/.dev       ## the fast tests alone
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit

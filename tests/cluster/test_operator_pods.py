@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cluster.agents import APART
 from cluster.control_plane import ControlPlane, Json
 from cluster.node import Node
 from cluster.operators import WHATAP, Installed, installed
-from running import Program, free_port, gpuledger, victoria_metrics, wait_until
+from running import Program, free_port, get, gpuledger, victoria_metrics, wait_until
 from unit.operator_support import SIMPLE
 
 EXPORTER = "whatap-node-agent"
@@ -36,7 +35,7 @@ class Store:
     def series(self) -> set[str]:
         """Those that have not ended: the node tells other ones after a while, and one engine came later."""
         query = {"query": '{__name__!=""}'}
-        answer = httpx.get(f"{self.url}/api/v1/query", params=query, trust_env=False, timeout=30)
+        answer = get(f"{self.url}/api/v1/query", params=query, timeout=30)
         return {
             json.dumps({name: value for name, value in row.items() if name not in APART}, sort_keys=True)
             for row in (one["metric"] for one in answer.json()["data"]["result"])

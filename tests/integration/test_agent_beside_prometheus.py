@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
 from certificates import Certificates
-from running import Program, free_port, victoria_metrics, wait_until
+from running import Program, free_port, get, victoria_metrics, wait_until
 from scripted_target import OPEN, Answer, scripted
 
 OURS, THEIRS = "gpuledger", "Prometheus"
@@ -214,10 +213,9 @@ class Stored:
         self._url = url
 
     def of(self, agent: str) -> dict[str, list[float | None]]:
-        answer = httpx.get(
+        answer = get(
             f"{self._url}/api/v1/export",
             params={"match[]": f'{{agent="{agent}"}}'},
-            trust_env=False,
             timeout=30,
         )
         rows: dict[str, list[tuple[int, float | None]]] = defaultdict(list)

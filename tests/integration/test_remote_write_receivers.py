@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gpuledger.exposition.remote_write import (
@@ -21,8 +20,8 @@ from gpuledger.exposition.remote_write import (
 )
 from gpuledger.outputs.remote_write.block import Block
 from gpuledger.outputs.remote_write.settings import QueueConfig
+from running import get, victoria_metrics, wait_until
 from running import prometheus as started
-from running import victoria_metrics, wait_until
 from write_helpers import EAGER, sending, settings, until
 
 TARGETS, NUMBERS = 5, 40
@@ -89,9 +88,7 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
     send(tmp_path, prometheus + "/api/v1/write", moments, config)
 
     def samples(name: str) -> dict[str, list[tuple[int, float]]]:
-        answer = httpx.get(
-            prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}, trust_env=False
-        ).json()
+        answer = get(prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}).json()
         return {
             one["metric"]["instance"]: [
                 (round(at * 1000), float(value)) for at, value in one["values"] if round(at * 1000) in moments
@@ -113,7 +110,7 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
 
 def instant(url: str, query: str, moment: int) -> int:
     form = {"query": query, "time": f"{moment / 1000:.3f}"}
-    answer = httpx.get(url + "/api/v1/query", params=form, trust_env=False).json()
+    answer = get(url + "/api/v1/query", params=form).json()
     return len(answer["data"]["result"])
 
 
@@ -123,7 +120,7 @@ def test_victoriametrics_has_every_sample_as_it_was(tmp_path: Path, victoria: st
 
     def exported() -> dict[tuple[str, str], dict[int, float]]:
         form = {"match[]": '{job="gpu"}', "reduce_mem_usage": "1"}
-        text = httpx.get(victoria + "/api/v1/export", params=form, trust_env=False).text
+        text = get(victoria + "/api/v1/export", params=form).text
         found = {}
         for line in text.splitlines():
             one = json.loads(line)

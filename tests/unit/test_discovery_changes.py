@@ -15,9 +15,8 @@ from gpuledger.agent.agent import Agent
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.discovery.discovery import Discovery, Scale
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
-from gpuledger.agent.discovery.sharding import hashmod
 from gpuledger.agent.kubernetes.selectors import NamespaceSelector, Selector
-from gpuledger.agent.relabel.rule import Relabelling
+from gpuledger.agent.relabel.rule import Relabelling, hashmod
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.labelling import Delivery
 from gpuledger.agent.scrape.loop import Deliveries

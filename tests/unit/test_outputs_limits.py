@@ -16,7 +16,7 @@ from gpuledger.outputs.health import PROBES
 from gpuledger.outputs.limits import RESERVE, Limits
 from gpuledger.outputs.routes import Response, Routes, plain
 from unit.outputs_support import BIG, GET_HELLO, Client, serve, until
-from unit.test_outputs_http_streams import GET_STREAM, Station
+from unit.streams_support import GET_STREAM, Station
 
 FEW = Limits(connections=8, client_connections=8)
 OTHER = "127.0.0.2"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Certificates
+from gpuledger.outputs.remote_write.receiver import Receiver
 from gpuledger.outputs.remote_write.settings import ClientTls, Login, ReceiverSettings, Secret
 from write_helpers import HandClock, ScriptedReceiver, block, receiving, run, sending, settings, until
 
@@ -54,6 +55,26 @@ def test_the_login_is_in_every_request(tmp_path: Path, login: Login, header: str
         assert (post.headers["authorization"], post.headers["x-scope-orgid"]) == (header, "team")
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://receiver.example/write", True),
+        ("http://127.receiver.example/write", True),
+        ("http://127.0.0.1:9090/write", False),
+        ("http://[::1]:9090/write", False),
+        ("http://localhost:9090/write", False),
+        ("https://receiver.example/write", False),
+    ],
+)
+def test_credentials_that_leave_the_machine_unencrypted_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, warned: bool
+) -> None:
+    Receiver(
+        settings(url, login=Login("Bearer", Secret("abc"))), tmp_path, HandClock(), float, asyncio.sleep
+    ).close()
+    assert ("credentials go unencrypted" in caplog.text) is warned
 
 
 def test_a_password_file_that_changes_is_read_anew_and_one_that_is_gone_sends_nothing(tmp_path: Path) -> None:
@@ -193,7 +214,7 @@ def test_a_receiver_without_tls_is_suspected_to_be_one(tmp_path: Path) -> None:
         lambda c: ClientTls(ca=Secret(file=c.crt("ca")), min_version=13),
     ],
 )
-def test_ways_to_believe(
+def test_a_server_is_believed_in_each_of_these_ways(
     tmp_path: Path, certificates: Certificates, tls: Callable[[Certificates], ClientTls]
 ) -> None:
     async def test() -> None:

@@ -26,12 +26,13 @@ from gpuledger.ledger.report.report import Line, Period, Report, report
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json, harmless
 from gpuledger.ledger.report.tally import Energy, Tally, Times
-from gpuledger.ledger.seconds import WHOLE_HOUR
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.workload import Workload
 
 A = gpu(0, name="NVIDIA H100", sm_count=132)
 KWH = 3_600_000_000
+WHOLE_HOUR = (1 << HOUR) - 1
 PRICED = Prices(
     kwh=Decimal("0.30"), gpu_hour=Decimal(2), currency="EUR", pue=Decimal("1.5"), co2=Decimal(400)
 )

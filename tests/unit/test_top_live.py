@@ -24,7 +24,7 @@ class Script:
 
     def __init__(self, *processes, devices=None):
         self.origin = Origin("http://node-1:9400", remote=True)
-        self.tick = 0
+        self.unix = snapshot([], [])["unix"]
         self.trouble = ""
         self.answered = Event()
         self.devices = devices or [device("0", state="held", owners=[holder(user="ann")]), device("1")]
@@ -34,9 +34,8 @@ class Script:
         self.answered.set()
         if self.trouble:
             raise GpuledgerError(self.trouble)
-        self.tick += 1
-        body = snapshot(self.devices, self.processes)
-        return body | {"unix": body["unix"] + self.tick, "tick": self.tick}
+        self.unix += 1
+        return snapshot(self.devices, self.processes) | {"unix": self.unix}
 
     def remarks(self):
         return []
@@ -60,7 +59,7 @@ class Watched:
         self.feed.answered.clear()
         self.app.action_read()
         await self.until(self.feed.answered.is_set)
-        await self.until(lambda: self.feed.trouble or self.app.newest.tick == self.feed.tick)
+        await self.until(lambda: self.feed.trouble or self.app.newest.unix == self.feed.unix)
         await self.pilot.pause()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -372,7 +371,7 @@ def test_a_heading_sorts_when_it_is_clicked():
     async def test(top):
         column = top.drawn("processes")[0].index("WATTS")
         await top.pilot.click("#processes", offset=(column, 0))
-        assert top.pids == [3, 1, 2]
+        await top.until(lambda: top.pids == [3, 1, 2])
 
     watch(test, *THREE)
 

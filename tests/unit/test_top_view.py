@@ -29,6 +29,8 @@ SUMS = [
     ),
     ([device("0"), device("1", power_watts=None)], "2 GPUs: ○ 2 idle · 0/160G"),
     ([device("0", power_limit_watts=None)], "1 GPU: ○ 1 idle · 0.1 kW · 0/80.0G"),
+    ([device("0", power_watts=12.0)], "1 GPU: ○ 1 idle · <0.1/0.7 kW · 0/80.0G"),
+    ([device("0", power_watts=0.0)], "1 GPU: ○ 1 idle · 0.0/0.7 kW · 0/80.0G"),
     ([device("0", memory_used_bytes=None, power_watts=None)], "1 GPU: ○ 1 idle"),
     (
         [device("0", holds_processes=False, state=None), device("0", "2_0", state="active")],

@@ -10,20 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.outputs.web_config.client_hello import ClientHello
+from unit.web_config_support import client_hello
 
 X25519, P256, P384 = 29, 23, 24
-
-
-def client_hello(curve=None, maximum=ssl.TLSVersion.TLSv1_3):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.maximum_version = maximum
-    if curve:
-        context.set_ecdh_curve(curve)
-    outgoing = ssl.MemoryBIO()
-    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
 
 
 def offered_groups(start):

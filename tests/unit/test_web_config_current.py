@@ -8,11 +8,11 @@ import shutil
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import FakeClock
-from unit.web_config_support import TLS, certificates, issued
+from unit.web_config_support import TLS, certificates, file, issued
 
-__all__ = ["certificates", "issued"]
+__all__ = ["certificates", "file", "issued"]
 
 
 class Running:
@@ -23,16 +23,9 @@ class Running:
         self.current = CurrentWebConfig(file, self.clock)
 
     def look(self):
-        self.clock.now += 1.0
+        self.clock.advance(1.0)
         self.current.look()
         return self.current
-
-
-@pytest.fixture
-def file(certificates):
-    path = certificates.folder / "web.yml"
-    path.write_text(TLS.format(more=""))
-    return path
 
 
 def errors(caplog):
@@ -48,7 +41,7 @@ def test_nothing_changed_reads_nothing(file):
 def test_files_are_looked_at_once_a_second_however_often_it_is_asked(file, monkeypatch):
     looked = []
     running = Running(file)
-    monkeypatch.setattr("gpuledger.outputs.web_config.current._stat", lambda path: looked.append(path))
+    monkeypatch.setattr("gpuledger.outputs.web_config.current.signature", lambda path: looked.append(path))
     for _ in range(5):
         running.current.look()
     assert not looked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
 from gpuledger.agent.discovery.report import STEPS
-from gpuledger.model.family import Family, FamilySpec, MetricType
+from gpuledger.model.family import Family, FamilySpec, MetricType, single
 
 if TYPE_CHECKING:
     # The catalogue of families is told without the packages of the agent, too.
@@ -88,49 +88,33 @@ CACHE = FamilySpec(
 )
 
 
-def _counter(name: str, about: str, label: str) -> FamilySpec:
-    return _spec(f"{name}_total", "counter", about, label)
-
-
-def _gauge(name: str, about: str, label: str) -> FamilySpec:
-    return _spec(name, "gauge", about, label)
-
-
-def _spec(name: str, kind: MetricType, about: str, label: str) -> FamilySpec:
+def _spec(name: str, about: str, label: str, source: str) -> FamilySpec:
     bare = name.removesuffix("_total")
+    kind: MetricType = "gauge" if bare == name else "counter"
     unit = next((unit for unit in ("seconds", "bytes") if bare.endswith(f"_{unit}")), "")
-    source = _LOOPS if label == "group" else _SENDERS
     return FamilySpec(f"gpuledger_agent_{name}", kind, about, (label,), unit, source)
 
 
-_GROUP_COUNTERS: Final[tuple[tuple[FamilySpec, Callable[[GroupTotals], float]], ...]] = (
-    (_counter("scrapes", "Scrapes that were tried.", "group"), lambda totals: totals.scrapes),
+_OF_GROUPS: Final[tuple[tuple[str, str, Callable[[GroupTotals], float]], ...]] = (
+    ("scrapes_total", "Scrapes that were tried.", lambda totals: totals.scrapes),
     (
-        _counter("scrape_seconds", "Seconds that scrapes took, waiting for the target included.", "group"),
+        "scrape_seconds_total",
+        "Seconds that scrapes took, waiting for the target included.",
         lambda totals: totals.seconds,
     ),
     (
-        _counter(
-            "missed_scrapes",
-            "Times at which a target was due while its scrape before was still running.",
-            "group",
-        ),
+        "missed_scrapes_total",
+        "Times at which a target was due while its scrape before was still running.",
         lambda totals: totals.missed,
     ),
     (
-        _counter(
-            "samples",
-            "Samples handed over to be delivered, staleness markers and scrape_* included.",
-            "group",
-        ),
+        "samples_total",
+        "Samples handed over to be delivered, staleness markers and scrape_* included.",
         lambda totals: totals.delivered,
     ),
     (
-        _counter(
-            "duplicate_samples",
-            "Samples left out because a series was there already on the same page.",
-            "group",
-        ),
+        "duplicate_samples_total",
+        "Samples left out because a series was there already on the same page.",
         lambda totals: totals.duplicates,
     ),
 )
@@ -143,72 +127,62 @@ FAILURES = FamilySpec(
     source=_LOOPS,
 )
 
-_RECEIVER: Final[tuple[tuple[FamilySpec, Callable[[ReceiverState], float | None]], ...]] = (
+_OF_RECEIVERS: Final[tuple[tuple[str, str, Callable[[ReceiverState], float | None]], ...]] = (
     (
-        _gauge(
-            "queue_samples", "Samples that were accepted and are neither delivered nor dropped.", "receiver"
-        ),
+        "queue_samples",
+        "Samples that were accepted and are neither delivered nor dropped.",
         lambda state: state.queued_samples,
     ),
-    (_gauge("queue_bytes", "The same in bytes, compressed.", "receiver"), lambda state: state.queued_bytes),
-    (_gauge("queue_disk_bytes", "What the queue's files take.", "receiver"), lambda state: state.disk_bytes),
+    ("queue_bytes", "The same in bytes, compressed.", lambda state: state.queued_bytes),
+    ("queue_disk_bytes", "What the queue's files take.", lambda state: state.disk_bytes),
     (
-        _gauge("queue_memory_bytes", "What waits in memory because the disk does not take it.", "receiver"),
+        "queue_memory_bytes",
+        "What waits in memory because the disk does not take it.",
         lambda state: state.memory_bytes,
     ),
     (
-        _gauge(
-            "queue_oldest_timestamp_seconds",
-            "When the oldest of what waits was accepted, unix time; absent when nothing waits.",
-            "receiver",
-        ),
+        "queue_oldest_timestamp_seconds",
+        "When the oldest of what waits was accepted, unix time; absent when nothing waits.",
         lambda state: state.oldest,
     ),
     (
-        _gauge(
-            "delivered_timestamp_seconds",
-            "The youngest timestamp that was delivered, unix time; absent before the first.",
-            "receiver",
-        ),
+        "delivered_timestamp_seconds",
+        "The youngest timestamp that was delivered, unix time; absent before the first.",
         lambda state: state.newest_sent,
     ),
     (
-        _gauge(
-            "receiver_last_success_timestamp_seconds",
-            "Unix time of the last request that the receiver took; absent before the first.",
-            "receiver",
-        ),
+        "receiver_last_success_timestamp_seconds",
+        "Unix time of the last request that the receiver took; absent before the first.",
         lambda state: state.last_success,
     ),
     (
-        _gauge(
-            "receiver_up",
-            "0 while the last request to the receiver failed, or was refused as a whole.",
-            "receiver",
-        ),
+        "receiver_up",
+        "0 while the last request to the receiver failed, or was refused as a whole.",
         lambda state: float(not (state.failing or state.refusing)),
     ),
-    (_gauge("shards", "Queues that are delivered side by side.", "receiver"), lambda state: state.shards),
+    ("shards", "Queues that are delivered side by side.", lambda state: state.shards),
     (
-        _counter("accepted_samples", "Samples that were put into the queue.", "receiver"),
+        "accepted_samples_total",
+        "Samples that were put into the queue.",
         lambda state: state.accepted_samples,
     ),
+    ("delivered_samples_total", "Samples that the receiver took.", lambda state: state.sent_samples),
     (
-        _counter("delivered_samples", "Samples that the receiver took.", "receiver"),
-        lambda state: state.sent_samples,
-    ),
-    (
-        _counter("delivered_bytes", "Bytes of the requests that the receiver took, compressed.", "receiver"),
+        "delivered_bytes_total",
+        "Bytes of the requests that the receiver took, compressed.",
         lambda state: state.sent_bytes,
     ),
     (
-        _counter(
-            "retried_samples",
-            "Samples that were sent in vain and were to be sent again, each time counted.",
-            "receiver",
-        ),
+        "retried_samples_total",
+        "Samples that were sent in vain and were to be sent again, each time counted.",
         lambda state: state.retried_samples,
     ),
+)
+_GROUP_COUNTERS: Final = tuple(
+    (_spec(name, about, "group", _LOOPS), read) for name, about, read in _OF_GROUPS
+)
+_RECEIVER: Final = tuple(
+    (_spec(name, about, "receiver", _SENDERS), read) for name, about, read in _OF_RECEIVERS
 )
 DROPPED = FamilySpec(
     "gpuledger_agent_dropped_samples_total",
@@ -226,19 +200,8 @@ REQUESTS = FamilySpec(
 )
 
 SPECS: Final = (
-    *(
-        BUILD,
-        CONFIG_OK,
-        CONFIG_AT,
-        TARGETS,
-        DROPPED_TARGETS,
-        SELECTED,
-        WATCH_UP,
-        WATCHED,
-        SHARDS,
-        SERIES,
-        CACHE,
-    ),
+    *(BUILD, CONFIG_OK, CONFIG_AT, TARGETS, DROPPED_TARGETS),
+    *(SELECTED, WATCH_UP, WATCHED, SHARDS, SERIES, CACHE),
     *(spec for spec, _ in _GROUP_COUNTERS),
     FAILURES,
     *(spec for spec, _ in _RECEIVER),
@@ -248,10 +211,10 @@ SPECS: Final = (
 
 def tell(view: AgentView) -> Iterator[Family]:
     """All families of one moment."""
-    yield _one(BUILD, 1, __version__)
-    yield _one(CONFIG_OK, float(not view.error))
-    yield _one(CONFIG_AT, view.configured)
-    yield _one(DROPPED_TARGETS, view.dropped)
+    yield single(BUILD, 1, __version__)
+    yield single(CONFIG_OK, float(not view.error))
+    yield single(CONFIG_AT, view.configured)
+    yield single(DROPPED_TARGETS, view.dropped)
     yield from _cluster(view)
     yield from _targets(view)
     for spec, read in _GROUP_COUNTERS:
@@ -270,8 +233,7 @@ def tell(view: AgentView) -> Iterator[Family]:
 def _cluster(view: AgentView) -> Iterator[Family]:
     selected, up, watched, shards = Family(SELECTED), Family(WATCH_UP), Family(WATCHED), Family(SHARDS)
     for report in view.reports:
-        # Nothing is known of it while nothing could be listed.
-        if not report.trouble or any(report.passed.values()):
+        if report.known:
             for step in STEPS:
                 selected.add(report.passed[step], report.name, step)
             for step, number in view.went_on(report.name).items():
@@ -320,9 +282,3 @@ def _receivers(view: AgentView) -> Iterator[Family]:
             requests.add(number, state.name, result)
     yield dropped
     yield requests
-
-
-def _one(spec: FamilySpec, value: float, *labels: str) -> Family:
-    family = Family(spec)
-    family.add(value, *labels)
-    return family

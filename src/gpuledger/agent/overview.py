@@ -136,9 +136,8 @@ def _former(view: AgentView) -> str:
 
 
 def _selection_row(view: AgentView, report: SelectionReport) -> str:
-    known = not report.trouble or any(report.passed.values())
     passed = [*report.passed.values(), *view.went_on(report.name).values()]
-    numbers = "".join(f"<td>{f'{number:,}' if known else _NEVER}</td>" for number in passed)
+    numbers = "".join(f"<td>{f'{number:,}' if report.known else _NEVER}</td>" for number in passed)
     return (
         f'<tr><th scope="row" class="words">{escape(report.name)}</th>'
         f'<td class="name">{escape(report.kind)}</td>{numbers}</tr>'

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from gpuledger import __version__
 from gpuledger.cli.urls import one_line, split_url
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.outputs.openssl import reason_of
 
 SNAPSHOT = "/api/v1/snapshot"
 # Some ten thousand processes.
@@ -131,7 +132,7 @@ class NodeApi:
                 " with --ca-file"
             )
         if isinstance(error, ssl.SSLError):
-            reason = (error.reason or str(error)).replace("_", " ").lower()
+            reason = reason_of(error, str(error))
             if "wrong version number" in reason or "record layer" in reason:
                 return f"{self.url} does not speak TLS: try http:// in --url"
             return f"{self.url} and this top find no common TLS ({one_line(reason)})" + (

@@ -17,6 +17,7 @@ from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.main import no_words
 from gpuledger.cli.reload import Reloader
+from gpuledger.cli.serving import complain_once, say_addresses, stop_request
 from gpuledger.cli.wiring import Parts, assemble_node
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
@@ -66,9 +67,9 @@ def run(arguments: Sequence[str]) -> int:
 async def _serve(
     values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
 ) -> int:
-    told = _stop_request()
+    told = stop_request()
     made = assemble_node(values)
-    asyncio.get_running_loop().set_exception_handler(_Complaints().take)
+    complain_once(log)
     limits = within_descriptors(build(Limits, values))
     server = HttpServer(made.listeners, limits, speaker=made.web.speaker if made.web else Connection)
     made.parts.control.watch(Reloader(read, values, NODE.values(), files, made.parts, made.listeners))
@@ -86,21 +87,6 @@ async def _serve(
     return 0
 
 
-class _Complaints:
-    """Says once what the event loop keeps complaining of: out of descriptors, it does so thousandfold."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def take(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log one line per kind of complaint."""
-        error = context.get("exception")
-        text = f"{context['message']}: {error}" if error else str(context["message"])
-        if text not in self._said:
-            self._said.add(text)
-            log.error("%s (further ones like this are not logged)", text)
-
-
 def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
@@ -108,14 +94,4 @@ def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
         log.info("books in memory alone: they end with this program")
     elif parts.store.on_disk:
         log.info("books in %s", parts.store.file)
-    for address in server.addresses:
-        log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
-
-
-def _stop_request() -> asyncio.Event:
-    """What SIGTERM and SIGINT set from here on. A container's first program hears neither without it."""
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    return told
+    say_addresses(log, server, scheme)

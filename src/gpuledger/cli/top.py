@@ -126,7 +126,7 @@ def _check(view: View, picture: Picture) -> None:
     """Raises UsageError for a GPU that is not there."""
     missing = unknown_gpus(picture.devices, view.gpus)
     if missing and picture.readings:
-        there = ", ".join(f"{row.gpu}/{row.instance}" if row.instance else row.gpu for row in picture.devices)
+        there = ", ".join(row.place for row in picture.devices)
         raise UsageError(f"--gpu: there is no '{missing[0]}'; there are {there}")
 
 

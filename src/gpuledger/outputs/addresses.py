@@ -13,6 +13,9 @@ from gpuledger.model.settings import text
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]\s]+)\]|(?P<plain>[^:\[\]\s/@]*)):(?P<port>[0-9]{1,5})")
 _WANTED = "an address such as :9400, 127.0.0.1:9400 or [::1]:9400 is wanted"
 
+# What a kernel without IPv6, or with it switched off, says of an address of that family.
+_NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
 # Waiting to be accepted: a burst of scrapers that all begin at the same second. The kernel caps it.
 BACKLOG = 256
 
@@ -72,14 +75,16 @@ def _every_interface(port: int) -> socket.socket:
     try:
         return _listen(socket.AF_INET6, ("::", port), dual_stack=True)
     except OSError as error:
-        if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+        if error.errno not in _NO_SUCH_FAMILY:
             raise
     return _listen(socket.AF_INET, ("0.0.0.0", port))
 
 
 def _named(address: Address) -> list[socket.socket]:
+    # As bytes, a name or an address in ASCII does not load what encodes other names.
+    asked = address.host.encode() if address.host.isascii() else address.host
     found = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        asked, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
     )
     opened: list[socket.socket] = []
     failure: OSError | None = None
@@ -91,7 +96,7 @@ def _named(address: Address) -> list[socket.socket]:
             opened.append(_listen(family, (host, port, *rest)))
         except OSError as error:
             # localhost is often ::1 as well on machines whose IPv6 is switched off: one that works will do.
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            if error.errno not in _NO_SUCH_FAMILY:
                 for other in opened:
                     other.close()
                 raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ def output_checks(
     """
     addresses = [listen.address for listen in settings.listen_address]
     return (
-        *(Check(PORT, f"port {address}", _port(address, procfs)) for address in addresses),
+        *(Check(PORT, f"port {address}", partial(_port, address, procfs)) for address in addresses),
         *web_config_checks(settings),
         Check(TEXTFILE, "textfile directory", lambda: _textfile(textfile, tuple(usual))),
     )
@@ -44,18 +45,15 @@ def web_config_checks(settings: HttpSettings) -> tuple[Check, ...]:
     return (Check(WEB_CONFIG, f"web config {web}", lambda: _web_config(Path(web))),) if web else ()
 
 
-def _port(address: Address, procfs: Path) -> Callable[[], Iterator[Finding]]:
-    def look() -> Iterator[Finding]:
-        what = f"port {address}"
-        try:
-            for listening in listening_sockets(address):
-                listening.close()
-        except GpuledgerError as error:
-            yield _taken(what, str(error), holder(procfs, address.port))
-        else:
-            yield works(PORT, what, "free")
-
-    return look
+def _port(address: Address, procfs: Path) -> Iterator[Finding]:
+    what = f"port {address}"
+    try:
+        for listening in listening_sockets(address):
+            listening.close()
+    except GpuledgerError as error:
+        yield _taken(what, str(error), holder(procfs, address.port))
+    else:
+        yield works(PORT, what, "free")
 
 
 def _web_config(file: Path) -> Iterator[Finding]:
@@ -178,8 +176,7 @@ def _directory(what: str, path: Path, *, asked: bool) -> Finding:
             TEXTFILE,
             what,
             f"{path} is writable, but closed to other users (mode {stat.S_IMODE(mode):04o}): node_exporter "
-            "may not "
-            "see into it",
+            "may not see into it",
             f"`chmod o+rx {path}`",
         )
     return works(TEXTFILE, what, f"{path} is writable")

@@ -38,11 +38,12 @@ class Gate(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Serves one request after the other (pipelined ones too) until either side has enough.
 
-    At any time it reads a request, waits until its gate has decided on it, waits for an answer that is being
-    computed, writes an answer (reading stops in all three, so that a client which does not take answers
-    cannot queue requests; beside a stream it goes on, to hear that its client has gone, up to the size of
-    one request), or lingers: the answer ended the conversation early and what is still arriving is
-    dropped.
+    At any time it does one of these: it reads a request; it waits until its gate has decided on it; it waits
+    for an answer that is being computed; it writes an answer; or it lingers, which means that an answer ended
+    the conversation early and what still arrives is dropped.
+
+    While it waits or writes it does not read, so that a client which takes no answers cannot queue requests.
+    Beside a stream it does read, to hear that its client has gone, up to the size of one request.
     """
 
     def __init__(self, registry: Registry, routes: Routes, gate: Gate | None = None) -> None:
@@ -131,14 +132,13 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle(self) -> bool:
         """Between two requests, with nothing received of the next one."""
-        closing = self._transport is None or self._transport.is_closing()
-        return self._served and not self._received and not self._lingering and not closing
+        return self._served and not self._received and not self._lingering and not self._closing
 
     def expire(self) -> None:
         """Half a request is answered with 408, one whose answer does not come with 503; a half-taken answer
         is cut off; silence is just closed.
         """
-        closing = self._transport is None or self._transport.is_closing()
+        closing = self._closing
         if self._computing and not closing:
             self._waiting = self._computing = False
             self.refuse(plain("the answer took too long", 503, (("Retry-After", "10"),)))
@@ -303,18 +303,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """The client has taken what there was, or its stream has more; then turn to the next request."""
-        closing = self._transport is None or self._transport.is_closing()
-        if not closing and self._sender.streaming and self._outdated:
+        if self._closing:
+            return
+        if self._sender.streaming and self._outdated:
             # The connection, too: a client's certificate is asked for in a new handshake alone.
             self._sender.end_stream()
             self.deadline = self._registry.now + self._registry.limits.response_seconds
             self.close()
-        elif not closing and self._sender.busy and self._sender.go_on():
+        elif self._sender.busy and self._sender.go_on():
             self._next_request()
             self._advance()
 
     @property
+    def _closing(self) -> bool:
+        """The connection has ended or is about to."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
     def _outdated(self) -> bool:
+        """The gate asks anew who is there since this answer began."""
         return self._gate is not None and self._gate.era != self._era
 
     def _next_request(self) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.outputs.files import sync_directory
 
 _MODE = 0o644
 _WRONG_DIRECTORY = (
@@ -75,7 +76,7 @@ class Textfile:
         """Take the file away, so that nobody reads it as the present; answers whether there was one."""
         try:
             self.path.unlink()
-            self._sync_directory()
+            sync_directory(self.directory)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -100,18 +101,7 @@ class Textfile:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._sync_directory()
-
-    def _sync_directory(self) -> None:
-        handle = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            # Some network file systems know no such thing; the rename stands.
-            if error.errno != errno.EINVAL:
-                raise
-        finally:
-            os.close(handle)
+        sync_directory(self.directory)
 
     def _keep_lock(self) -> None:
         """Where the directory was replaced, nobody is kept from writing by the lock in the old one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from gpuledger.terminal.head import Freshness, head_lines, key_line, note_line
 from gpuledger.terminal.line import Glyphs, Line
 from gpuledger.terminal.lines import Lines
 from gpuledger.terminal.order import KEYS
-from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow, RowKey
+from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow
 from gpuledger.terminal.process_columns import process_columns
 from gpuledger.terminal.screens import HELP, MEANING, Sheet
 from gpuledger.terminal.search import Filter
@@ -91,17 +91,18 @@ class TopApp(App[None]):
         self._watcher = Watcher(
             feed,
             interval,
-            self._came,
-            self._missed,
+            lambda picture: self.post_message(self.Came(picture)),
+            lambda why: self.post_message(self.Missed(why)),
         )
         # Held here: a timer may still come when the screen has let go of them.
         self.head, self.caption = Lines("head", glyphs), Lines("caption", glyphs)
         self.note, self.keys = Lines("note", glyphs), Lines("keys", glyphs)
-        self._devices = Table[DeviceRow](_device_key, glyphs, name="devices")
-        self._processes = Table[ProcessRow](_process_key, glyphs, letters=True, name="processes")
+        self.devices = Table[DeviceRow](lambda row: (row.uuid, row.instance), glyphs, name="devices")
+        self.processes = Table[ProcessRow](lambda row: row.key, glyphs, letters=True, name="processes")
         self.filter = Input(id="filter", placeholder="words, !not, user:name; enter", compact=True)
+        # What is drawn, and the last that came.
         self._picture: Picture | None = None
-        self._newest: Picture | None = None
+        self.newest: Picture | None = None
         self._changed = clock()
         self._trouble = ""
         self._frozen = False
@@ -109,23 +110,9 @@ class TopApp(App[None]):
         self._subject: _Followed | None = None
         self._filter_before = view.filter
 
-    def _came(self, picture: Picture) -> None:
-        self.post_message(self.Came(picture))
-
-    def _missed(self, why: str) -> None:
-        self.post_message(self.Missed(why))
-
     def compose(self) -> ComposeResult:
         """Head, GPUs, what is shown of the processes, processes, keys."""
-        yield from (
-            self.head,
-            self._devices,
-            self.caption,
-            self._processes,
-            self.note,
-            self.filter,
-            self.keys,
-        )
+        yield from (self.head, self.devices, self.caption, self.processes, self.note, self.filter, self.keys)
 
     def on_mount(self) -> None:
         """Begin to look."""
@@ -141,29 +128,14 @@ class TopApp(App[None]):
         """Look no more."""
         self._watcher.stop()
 
-    @property
-    def devices(self) -> Table[DeviceRow]:
-        """The upper table."""
-        return self._devices
-
-    @property
-    def processes(self) -> Table[ProcessRow]:
-        """The lower one."""
-        return self._processes
-
-    @property
-    def newest(self) -> Picture | None:
-        """The last that came, drawn or not."""
-        return self._newest
-
     def on_top_app_came(self, message: Came) -> None:
         """A picture: the present, unless it is the same as before."""
-        before = self._newest
-        self._newest, self._trouble = message.picture, ""
+        before = self.newest
+        self.newest, self._trouble = message.picture, ""
         if before is None or before.unix != message.picture.unix:
             self._changed = self._clock()
         if not self._frozen:
-            self._picture = self._newest
+            self._picture = self.newest
             self._draw()
         else:
             self.refresh_head()
@@ -211,7 +183,7 @@ class TopApp(App[None]):
         self.devices.display = devices > 0
 
     def _stale(self) -> str:
-        return "" if self._newest is None else self._freshness().stale(self._newest)
+        return "" if self.newest is None else self._freshness().stale(self.newest)
 
     def _freshness(self) -> Freshness:
         return Freshness(self._clock() - self._changed, self._trouble, self._frozen)
@@ -268,7 +240,7 @@ class TopApp(App[None]):
         """Hold the picture, or go on with the newest."""
         self._frozen = not self._frozen
         if not self._frozen:
-            self._picture = self._newest
+            self._picture = self.newest
         self._draw()
 
     def action_filter(self) -> None:
@@ -317,8 +289,7 @@ class TopApp(App[None]):
         """A GPU narrows to itself; a process shows its details."""
         row = message.row
         if isinstance(row, DeviceRow):
-            name = f"{row.gpu}/{row.instance}" if row.instance else row.gpu
-            self._look(self._view.on_gpu(name))
+            self._look(self._view.on_gpu(row.place))
             return
         if isinstance(row, ProcessRow) and self._picture is not None:
             subject = _Followed(row)
@@ -350,11 +321,3 @@ class _Followed:
             *gone,
             *facts_of_process(self._row, picture),
         ]
-
-
-def _device_key(row: DeviceRow) -> Hashable:
-    return (row.uuid, row.instance)
-
-
-def _process_key(row: ProcessRow) -> RowKey:
-    return row.key

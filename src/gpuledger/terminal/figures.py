@@ -41,6 +41,11 @@ def watts(number: float | None) -> str:
     return f"{number:.1f}" if number < 100 else f"{number:.0f}"
 
 
+def kilowatts(watts: float) -> str:
+    """Watts as kilowatts, without the unit. What is above zero and rounds to it is `<0.1`."""
+    return "<0.1" if 0 < watts < 50 else f"{watts / 1000:.1f}"
+
+
 def power(drawn: float | None, limit: float | None) -> str:
     """`312/700W`."""
     told = ABSENT if drawn is None else f"{drawn:.0f}"

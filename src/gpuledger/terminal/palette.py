@@ -37,21 +37,9 @@ _COLOURED = {
     "key": "bold",
 }
 _PLAIN = {
-    **dict.fromkeys(_COLOURED, ""),
-    "dim": "dim",
-    "bold": "bold",
-    "node": "bold",
-    "heading": "bold",
-    "letter": "bold underline",
-    "sorted": "bold reverse",
-    "chosen": "reverse",
-    "banner": "reverse",
-    "alarm": "bold",
-    "stale": "reverse",
-    "held": "reverse",
-    "lost": "reverse",
-    "cursor": "reverse",
-    "key": "bold",
+    **_COLOURED,
+    **dict.fromkeys(("active", "idle", "unknown", "bar"), ""),
+    **dict.fromkeys(("chosen", "banner", "stale", "held", "lost"), "reverse"),
 }
 
 

@@ -41,13 +41,11 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An owner on a Device. `processes` of it there now, None where that is not known; times in seconds."""
+    """An owner on a Device, and for how many seconds it has held it without work; None where not told."""
 
     owner: Owner
     present: bool
-    processes: int | None
     held: float | None
-    allocated: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ class DeviceRow:
     instance: str
     name: str
     profile: str
-    pci: str
     up: bool
     holds: bool
     state: str | None
@@ -70,7 +67,6 @@ class DeviceRow:
     power_limit: float | None
     temperature: float | None
     processes: int | None
-    sessions: int | None
     joules: float | None
     holders: tuple[Holder, ...] = ()
 
@@ -78,6 +74,11 @@ class DeviceRow:
     def present(self) -> tuple[Holder, ...]:
         """Those who are there now."""
         return tuple(holder for holder in self.holders if holder.present)
+
+    @property
+    def place(self) -> str:
+        """`3`, or `1/2_0` under MIG."""
+        return _place(self.gpu, self.instance)
 
 
 RowKey = tuple[str, str, int | None, float | None]
@@ -113,17 +114,15 @@ class ProcessRow:
     @property
     def place(self) -> str:
         """`3`, or `1/2_0` under MIG."""
-        return f"{self.gpu}/{self.instance}" if self.instance else self.gpu
+        return _place(self.gpu, self.instance)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Everything that is drawn. `unix` is the node's time; `interval` seconds between its readings."""
 
-    version: str
     node: str
     unix: float
-    tick: int
     source: str
     simulated: bool
     detail: str
@@ -157,10 +156,8 @@ def read_picture(body: object) -> Picture:
 def _picture(body: Mapping[str, Any]) -> Picture:
     source, status = body["source"], body["status"]
     return Picture(
-        version=_text(body, "gpuledger"),
         node=_text(body, "node"),
         unix=_number(body, "unix") or 0.0,
-        tick=_whole(body, "tick") or 0,
         source=_text(source, "name"),
         simulated=bool(source.get("simulated")),
         detail=_text(source, "detail"),
@@ -184,7 +181,6 @@ def _device(item: Mapping[str, Any]) -> DeviceRow:
         instance=_text(item, "instance"),
         name=_text(item, "name"),
         profile=_text(item, "profile"),
-        pci=_text(item, "pci_bus_id"),
         up=bool(item.get("up", True)),
         holds=bool(item.get("holds_processes", True)),
         state=_text(item, "state") or None,
@@ -195,7 +191,6 @@ def _device(item: Mapping[str, Any]) -> DeviceRow:
         power_limit=_number(item, "power_limit_watts"),
         temperature=_number(item, "temperature_celsius"),
         processes=_whole(item, "processes"),
-        sessions=_whole(item, "sessions"),
         joules=_number(item, "energy_joules"),
         holders=tuple(_holder(one) for one in _list(item, "owners")),
     )
@@ -205,9 +200,7 @@ def _holder(item: Mapping[str, Any]) -> Holder:
     return Holder(
         owner=_owner(item),
         present=bool(item.get("present")),
-        processes=_whole(item, "processes"),
         held=_number(item, "held_seconds"),
-        allocated=_number(item, "allocated_seconds"),
     )
 
 
@@ -242,6 +235,10 @@ def _process(item: Mapping[str, Any]) -> ProcessRow:
         exact=bool(item.get("start_exact", True)),
         unresolved=_text(item, "unresolved"),
     )
+
+
+def _place(gpu: str, instance: str) -> str:
+    return f"{gpu}/{instance}" if instance else gpu
 
 
 def _list(item: Mapping[str, Any], key: str) -> Sequence[Any]:

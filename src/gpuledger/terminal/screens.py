@@ -13,9 +13,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gpuledger.terminal.details import Fact
 from gpuledger.terminal.palette import style
-
-Fact = tuple[str, str]
 
 HELP: Sequence[Fact] = (
     ("arrows, page up/down", "move the cursor; it stays on its process whatever the order becomes"),
@@ -24,10 +23,7 @@ HELP: Sequence[Fact] = (
     ("0 to 9", "this GPU alone; the same again, or esc: all"),
     ("/", "filter: all these words; !word: without it; user: ns: pod: container: job: command: pid: gpu:"),
     ("esc", "no filter, all GPUs, no cursor"),
-    (
-        "g p o c m s w j a",
-        "sort by the column that begins so; again: the other way",
-    ),
+    ("g p o c m s w j a", "sort by the column that begins so; again: the other way"),
     ("< and >", "sort by the column to the left, to the right"),
     ("i", "MIG instances folded away, or shown"),
     ("space", "stop the picture, and go on"),
@@ -65,12 +61,7 @@ class Sheet(ModalScreen[None]):
 
     def __init__(self, title: str, facts: Sequence[Fact]) -> None:
         super().__init__()
-        self._title, self._facts = title, facts
-
-    @property
-    def facts(self) -> Sequence[Fact]:
-        """As shown."""
-        return self._facts
+        self._title, self.facts = title, facts
 
     def compose(self) -> ComposeResult:
         """One text, scrolled where it is longer than the screen."""
@@ -81,14 +72,14 @@ class Sheet(ModalScreen[None]):
 
     def tell(self, title: str, facts: Sequence[Fact]) -> None:
         """Other facts, as of the next picture."""
-        self._title, self._facts = title, facts
+        self._title, self.facts = title, facts
         if self.is_mounted:
             self.query_one(VerticalScroll).border_title = title
             self.query_one("#facts", Static).update(self._text())
 
     def _text(self) -> RichTable:
         table = RichTable.grid(padding=(0, 2))
-        for name, told in self._facts:
+        for name, told in self.facts:
             table.add_row(Text(name, style("bold")), Text(told, overflow="fold"))
         return table
 

@@ -73,12 +73,16 @@ def _word(part: str) -> Word:
     return Word(text, "", absent)
 
 
-def names_gpu(name: str, gpu: str, instance: str, uuid: str) -> bool:
-    """Whether `name` is this Device or its Gpu: `1`, `1/2_0`, `1_2_0`, a UUID's beginning."""
-    if name in (gpu, f"{gpu}/{instance}", f"{gpu}_{instance}"):
-        return True
-    low = name.casefold()
-    return len(low) >= 4 and (uuid.casefold().startswith(low) or uuid.casefold().startswith(f"gpu-{low}"))
+def _is_named(row: DeviceRow | ProcessRow, names: Iterable[str]) -> bool:
+    """Whether one of the names is the row's Device or its Gpu: `1`, `1/2_0`, `1_2_0`, a UUID's beginning."""
+    uuid = row.uuid.casefold()
+    for name in names:
+        if name in (row.gpu, f"{row.gpu}/{row.instance}", f"{row.gpu}_{row.instance}"):
+            return True
+        low = name.casefold()
+        if len(low) >= 4 and uuid.startswith((low, f"gpu-{low}")):
+            return True
+    return False
 
 
 def of_gpus(devices: Iterable[DeviceRow], names: tuple[str, ...]) -> list[DeviceRow]:
@@ -86,23 +90,17 @@ def of_gpus(devices: Iterable[DeviceRow], names: tuple[str, ...]) -> list[Device
     every = list(devices)
     if not names:
         return every
-    chosen = [row for row in every if any(names_gpu(name, row.gpu, row.instance, row.uuid) for name in names)]
+    chosen = [row for row in every if _is_named(row, names)]
     parents = {row.gpu for row in chosen if row.instance}
     return [row for row in every if row in chosen or (not row.instance and row.gpu in parents)]
 
 
 def on_gpus(rows: Iterable[ProcessRow], names: tuple[str, ...]) -> list[ProcessRow]:
     """The processes on the Devices that are named, or all."""
-    return [
-        row
-        for row in rows
-        if not names or any(names_gpu(name, row.gpu, row.instance, row.uuid) for name in names)
-    ]
+    return [row for row in rows if not names or _is_named(row, names)]
 
 
 def unknown_gpus(devices: Iterable[DeviceRow], names: tuple[str, ...]) -> list[str]:
     """Names of which no Device is called so."""
     every = list(devices)
-    return [
-        name for name in names if not any(names_gpu(name, row.gpu, row.instance, row.uuid) for row in every)
-    ]
+    return [name for name in names if not any(_is_named(row, [name]) for row in every)]

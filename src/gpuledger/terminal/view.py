@@ -113,7 +113,7 @@ def _sums(gpus: list[DeviceRow], glyphs: Glyphs) -> list[Span]:
     parts = []
     drawn, limit = _sum(row.power for row in up), _sum(row.power_limit for row in up)
     if drawn is not None:
-        parts.append(f"{drawn / 1000:.1f}" + ("" if limit is None else f"/{limit / 1000:.1f}") + " kW")
+        parts.append(figures.kilowatts(drawn) + ("" if limit is None else f"/{limit / 1000:.1f}") + " kW")
     used, total = _sum(row.memory_used for row in up), _sum(row.memory_total for row in up)
     if used is not None:
         parts.append(figures.sizes(used, total))
@@ -170,7 +170,7 @@ def notes(picture: Picture, origin: Origin) -> list[str]:
         lines.append(f"{_many(number, 'process')} {why} ({reason}): {remedy}.")
     unlisted = [row for row in picture.devices if row.up and row.holds and row.processes is None]
     if unlisted:
-        names = ", ".join(f"{row.gpu}/{row.instance}" if row.instance else row.gpu for row in unlisted)
+        names = ", ".join(row.place for row in unlisted)
         lines.append(f"The processes of GPU {names} could not be listed.")
     return lines
 

@@ -20,8 +20,8 @@ class Watcher:
         self,
         feed: Feed,
         interval: float,
-        shows: Callable[[Picture], None],
-        misses: Callable[[str], None],
+        shows: Callable[[Picture], object],
+        misses: Callable[[str], object],
     ) -> None:
         """`interval` is seconds between two asks."""
         self._feed, self._interval = feed, interval

@@ -9,10 +9,13 @@ from typing import Final
 from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import boolean
+from gpuledger.outputs.keys import one_of, path_of
 from gpuledger.outputs.nodes import Node
 from gpuledger.outputs.remote_write.secrets import fits_a_header
 from gpuledger.outputs.remote_write.settings import ClientTls, Login, Secret
 
+# A secret is given as it is, in a variable of the environment, or in a file.
+_FORMS: Final = ("", "Env", "File")
 _TLS_FILES: Final = ("caFile", "certFile", "keyFile")
 _TLS_SECRETS: Final = ("caSecret", "certSecret", "keySecret")
 
@@ -30,11 +33,8 @@ class AccessReader:
     def tls(self, node: Node) -> ClientTls:
         """Raises UsageError naming the key."""
         keys = node.section(("insecureSkipVerify", "serverName", *_TLS_FILES, *_TLS_SECRETS))
-        for file, secret in zip(_TLS_FILES, _TLS_SECRETS, strict=True):
-            if not keys[file].absent and not keys[secret].absent:
-                raise keys[secret].wrong(f"is given together with {file}; one of them is wanted")
         ca, certificate, key = (
-            self._file(keys[file]) if keys[secret].absent else self._of_cluster(keys[secret])
+            self._of_cluster(keys[secret]) if one_of(keys, file, secret) == secret else self._file(keys[file])
             for file, secret in zip(_TLS_FILES, _TLS_SECRETS, strict=True)
         )
         if certificate.absent is not key.absent:
@@ -70,7 +70,7 @@ class AccessReader:
             raise keys["type"].wrong("is Basic: basicAuth is wanted for that")
         if not scheme.isalnum() or not scheme.isascii():
             raise keys["type"].wrong("one word such as Bearer is wanted")
-        given = _one_of(keys, *(f"credentials{form}" for form in _FORMS), "credentialsSecret")
+        given = one_of(keys, *(f"credentials{form}" for form in _FORMS), "credentialsSecret")
         if given is None:
             raise node.wrong("has no credentials, credentialsEnv, credentialsFile or credentialsSecret")
         secret = given == "credentialsSecret"
@@ -82,7 +82,7 @@ class AccessReader:
     def _secret(self, keys: Mapping[str, Node], name: str) -> Secret:
         """The one that is given of: the text itself, a variable, a file."""
         inline, variable, file = (keys[name + form] for form in _FORMS)
-        _one_of(keys, *(name + form for form in _FORMS))
+        one_of(keys, *(name + form for form in _FORMS))
         if inline.mapping:
             return self._of_cluster(inline)
         if not inline.absent:
@@ -111,15 +111,4 @@ class AccessReader:
             raise node.wrong(str(error)) from None
 
     def _file(self, node: Node) -> Secret:
-        return Secret() if node.absent else Secret(file=self._folder / node.text())
-
-
-def _one_of(keys: Mapping[str, Node], *names: str) -> str | None:
-    """The one of these keys that is given, None for none. Raises UsageError for two."""
-    given = [name for name in names if not keys[name].absent]
-    if len(given) > 1:
-        raise keys[given[1]].wrong(f"is given together with {given[0]}; one of them is wanted")
-    return given[0] if given else None
-
-
-_FORMS: Final = ("", "Env", "File")
+        return Secret() if node.absent else Secret(file=path_of(node, self._folder))

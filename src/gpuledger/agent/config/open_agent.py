@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuledger.agent.config.access import AccessReader
 from gpuledger.agent.config.cluster import read_namespaces, read_selector
-from gpuledger.agent.config.populate import ADDRESS, PATH, SCHEME, address_of, target_of
+from gpuledger.agent.discovery.populate import ADDRESS, PATH, SCHEME, address_of, target_of
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.discovery.usual import usual_exporters
 from gpuledger.agent.relabel.reading import read_rules
@@ -102,11 +102,10 @@ def _read_target(node: Node, common: _Common, found: OpenAgent) -> None:
     rules = read_rules(keys["relabelConfigs"])
     below = read_rules(keys["metricRelabelConfigs"])
     endpoints = [_Endpoint(element, common, below) for element in keys["endpoints"].elements()]
-    if kind != STATIC:
-        if keys["enabled"].parsed(boolean, True):
-            found.selections.append(_selection(name, kind, keys, rules, endpoints))
-        return
     if not keys["enabled"].parsed(boolean, True):
+        return
+    if kind != STATIC:
+        found.selections.append(_selection(name, kind, keys, rules, endpoints))
         return
     for selector in ("namespaceSelector", "selector", "jobLabel"):
         if not keys[selector].absent:
@@ -145,10 +144,8 @@ class _Endpoint:
     def __init__(self, node: Node, common: _Common, rules: Relabelling) -> None:
         self._node = node
         self._keys = keys = node.section(_ENDPOINT_KEYS)
-        tls, login = (
-            common.access.tls(keys["tlsConfig"]),
-            common.access.login(keys["basicAuth"], keys["authorization"]),
-        )
+        tls = common.access.tls(keys["tlsConfig"])
+        login = common.access.login(keys["basicAuth"], keys["authorization"])
         interval = keys["interval"].parsed(_interval, common.interval)
         timeout = keys["timeout"].parsed(_interval, min(_DEFAULT_TIMEOUT, interval))
         if timeout > interval:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuledger.agent.config.populate import ADDRESS, PATH, SCHEME, target_of
 from gpuledger.agent.discovery.meta import POD, node_labels
 from gpuledger.agent.discovery.places import (
     Place,
     missing_port,
     places_of_pod,
     places_of_service,
+    pod_behind,
     service_ports,
     why_not_scraped,
 )
+from gpuledger.agent.discovery.populate import ADDRESS, PATH, SCHEME, target_of
 from gpuledger.agent.discovery.report import SelectionReport
 from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.kubernetes.objects import (
@@ -121,13 +122,9 @@ class Finder:
             if not any(part.endpoints for part in parts):
                 report.stopped(f"service {key}", "has no endpoints")
                 return ()
-            nodes = [cluster.nodes.get(end.node) for part in parts for end in part.endpoints]
-            of_pods = [
-                behind.get(f"{end.target_namespace}/{end.target_name}")
-                for part in parts
-                for end in part.endpoints
-            ]
-            made_of = (about, *parts, *nodes, *of_pods)
+            ends = [end for part in parts for end in part.endpoints]
+            nodes = [cluster.nodes.get(end.node) for end in ends]
+            made_of = (about, *parts, *nodes, *(pod_behind(end, behind) for end in ends))
         report.count("running")
         known = before.get(key)
         if known is None or not _same(known.made_of, made_of):

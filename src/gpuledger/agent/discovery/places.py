@@ -112,7 +112,7 @@ def places_of_service(
             if port.name not in names or port.protocol != _TCP or part.address_type == "FQDN":
                 continue
             for behind in part.endpoints:
-                pod = _pod_behind(behind, pods)
+                pod = pod_behind(behind, pods)
                 if pod is not None and pod.phase in ("Succeeded", "Failed"):
                     continue
                 labels = endpoint_labels(part, behind, port) | own | _labels_behind(pod, port)
@@ -121,7 +121,8 @@ def places_of_service(
                     yield Place(joined(address, port.number), labels, node)
 
 
-def _pod_behind(behind: Endpoint, pods: Mapping[str, PodObject]) -> PodObject | None:
+def pod_behind(behind: Endpoint, pods: Mapping[str, PodObject]) -> PodObject | None:
+    """The pod that an endpoint leads to, where it leads to one of these."""
     if behind.target_kind != "Pod":
         return None
     return pods.get(f"{behind.target_namespace}/{behind.target_name}")

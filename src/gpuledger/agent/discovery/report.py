@@ -30,6 +30,11 @@ class SelectionReport:
     more_reasons: int = 0
     trouble: str = ""
 
+    @property
+    def known(self) -> bool:
+        """Whether the numbers say anything: of a cluster that could never be listed they do not."""
+        return not self.trouble or any(self.passed.values())
+
     def count(self, step: str, number: int = 1) -> None:
         """So many more came past a step."""
         self.passed[step] += number

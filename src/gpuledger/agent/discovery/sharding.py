@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Final
 from urllib.parse import urlsplit
 
+from gpuledger.agent.relabel.rule import hashmod
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.model.errors import UsageError
 
@@ -22,7 +22,7 @@ class Shard:
     count: int = 1
 
     def has(self, target: Target) -> bool:
-        """Whether this agent is to scrape the target."""
+        """Whether this agent is to scrape the target: by hashmod, as the other engine does, too."""
         return (self.count == 1 and not self.index) or self.index == hashmod(_address(target), self.count)
 
     def __str__(self) -> str:
@@ -32,12 +32,6 @@ class Shard:
 def _address(target: Target) -> str:
     """`__address__` as it is after relabelling: pages of one exporter stay together."""
     return urlsplit(target.url).netloc
-
-
-def hashmod(text: str, modulus: int) -> int:
-    """As Prometheus's relabel action of that name: so both engines share the work alike."""
-    digest = md5(text.encode(), usedforsecurity=False).digest()
-    return int.from_bytes(digest[8:], "big") % modulus
 
 
 def parse_shard(written: str) -> Shard:

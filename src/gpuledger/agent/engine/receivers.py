@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gpuledger.agent.engine.access import Yaml, login_config, tls_config
 from gpuledger.model.errors import UsageError
+from gpuledger.outputs.keys import TLS_VERSIONS
 from gpuledger.outputs.remote_write.settings import ReceiverSettings
 
 # What means the same there, whatever is written after it.
@@ -18,7 +19,7 @@ _SAME: Final = (
 _LATER: Final = frozenset({"sample_age_limit"})
 # The one usual header that is no secret: whose the samples are, where a store has several tenants.
 _TENANT: Final = "x-scope-orgid"
-_VERSIONS: Final = {12: "TLS12", 13: "TLS13"}
+_VERSIONS: Final = {number: word for word, number in TLS_VERSIONS.items()}
 
 
 def receiver_config(receiver: ReceiverSettings, written: Mapping[str, Any]) -> Yaml:

@@ -158,13 +158,18 @@ def _changed_case(change: Callable[[str], str]) -> Callable[[Rule], Step]:
     return made
 
 
+def hashmod(text: str, modulus: int) -> int:
+    """A number below `modulus` for a text, as Prometheus's action of that name has it."""
+    digest = md5(text.encode(), usedforsecurity=False).digest()
+    # Prometheus keeps the last eight bytes of the sixteen.
+    return int.from_bytes(digest[8:], "big") % modulus
+
+
 def _hashmod(rule: Rule) -> Step:
     source = _sources(rule)
 
     def step(labels: Labels) -> bool:
-        digest = md5(source(labels).encode(), usedforsecurity=False).digest()
-        # Prometheus keeps the last eight bytes of the sixteen.
-        _set(labels, rule.target_label, str(int.from_bytes(digest[8:], "big") % rule.modulus))
+        _set(labels, rule.target_label, str(hashmod(source(labels), rule.modulus)))
         return True
 
     return step

@@ -8,10 +8,13 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 from gpuledger.ledger.report.columns import Column, columns, rounded
 from gpuledger.ledger.report.report import Line, Report
+from gpuledger.ledger.report.settings import SECONDS_PER_HOUR
+from gpuledger.model.session import PROCESS
 from gpuledger.model.text import in_one_line
 
 JSON_VERSION = 1
@@ -66,11 +69,11 @@ def as_json(report: Report) -> dict[str, Any]:
                 "gpu": gpu.index,
                 "model": gpu.model,
                 "millijoules": gpu.millijoules,
-                "observed_hours": round(float(gpu.observed / 3600), 6),
+                "observed_hours": _hours(gpu.observed),
             }
             for gpu in report.gpus
         ],
-        "occupied_gpu_hours": None if report.occupied is None else round(float(report.occupied / 3600), 6),
+        "occupied_gpu_hours": None if report.occupied is None else _hours(report.occupied),
         **({"notes": list(report.notes)} if report.notes else {}),
     }
 
@@ -114,7 +117,11 @@ def _exact(line: Line, column: Column) -> Decimal | None:
 def _key(line: Line, report: Report) -> tuple[str, ...]:
     """The cells that name a row; the Gpus' own accounts have no name but their account."""
     width = len(report.grouping.columns)
-    return line.key if line.account == "process" else ("",) * width
+    return line.key if line.account == PROCESS else ("",) * width
+
+
+def _hours(seconds: Fraction) -> float:
+    return round(float(seconds / SECONDS_PER_HOUR), 6)
 
 
 def _plain(number: Decimal | None) -> str:

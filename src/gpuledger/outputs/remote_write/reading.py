@@ -12,6 +12,7 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, choice, duration, integer
 from gpuledger.model.sizes import binary_size
 from gpuledger.outputs.hosts import host_field
+from gpuledger.outputs.keys import one_of, path_of, tls_versions
 from gpuledger.outputs.nodes import Node
 from gpuledger.outputs.remote_write.secrets import fits_a_header
 from gpuledger.outputs.remote_write.settings import (
@@ -49,7 +50,8 @@ _TLS_KEYS: Final = (
     *("ca", "ca_file", "cert", "cert_file", "key", "key_file"),
     *("server_name", "insecure_skip_verify", "min_version", "max_version"),
 )
-_VERSIONS: Final = {"TLS12": 12, "TLS13": 13}
+# What a header's name and a scheme of authorization may consist of (RFC 9110, 5.6.2).
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 # Ours to say, or another key's.
 _RESERVED: Final = frozenset(
     {
@@ -132,23 +134,20 @@ def _url(node: Node) -> tuple[str, Login | None]:
 
 
 def _login(keys: dict[str, Node], folder: Path, by_url: Login | None) -> Login | None:
-    names = ("basic_auth", "authorization", "bearer_token", "bearer_token_file")
-    given = [name for name in names if not keys[name].absent]
-    if len(given) > 1:
-        raise keys[given[1]].wrong(f"is given together with {given[0]}; one of them is wanted")
-    if not given:
+    given = one_of(keys, "basic_auth", "authorization", "bearer_token", "bearer_token_file")
+    if given is None:
         return by_url
-    node = keys[given[0]]
-    if given[0] == "basic_auth":
+    node = keys[given]
+    if given == "basic_auth":
         basic = node.section(("username", "username_file", "password", "password_file"))
         user = _secret(basic, "username", folder)
         if user.absent:
             raise node.wrong("username or username_file is wanted")
         return Login("Basic", _secret(basic, "password", folder), user)
-    if given[0] == "authorization":
+    if given == "authorization":
         inner = node.section(("type", "credentials", "credentials_file"))
         scheme = inner["type"].text().strip() or "Bearer"
-        if scheme.lower() == "basic" or not fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", scheme):
+        if scheme.lower() == "basic" or not fullmatch(_TOKEN, scheme):
             raise inner["type"].wrong("a word such as Bearer is wanted; for Basic there is basic_auth")
         credentials = _secret(inner, "credentials", folder)
         if credentials.absent:
@@ -158,12 +157,9 @@ def _login(keys: dict[str, Node], folder: Path, by_url: Login | None) -> Login |
 
 
 def _secret(keys: dict[str, Node], name: str, folder: Path) -> Secret:
-    inline, file = keys[name], keys[f"{name}_file"]
-    if not inline.absent and not file.absent:
-        raise inline.wrong(f"is given together with {name}_file; one of them is wanted")
-    if not file.absent:
-        return Secret(file=_path(file, folder))
-    return Secret(inline.text())
+    if one_of(keys, f"{name}_file", name) == f"{name}_file":
+        return Secret(file=path_of(keys[f"{name}_file"], folder))
+    return Secret(keys[name].text())
 
 
 def _line(node: Node, secret: Secret) -> Secret:
@@ -171,12 +167,6 @@ def _line(node: Node, secret: Secret) -> Secret:
     if not fits_a_header(secret):
         raise node.wrong("one line of ASCII is wanted")
     return secret
-
-
-def _path(node: Node, folder: Path) -> Path:
-    if not node.text().isprintable():
-        raise node.wrong("a path is wanted")
-    return folder / node.text()
 
 
 def _headers(keys: dict[str, Node], folder: Path) -> Iterator[tuple[str, Secret]]:
@@ -189,14 +179,14 @@ def _headers(keys: dict[str, Node], folder: Path) -> Iterator[tuple[str, Secret]
         for value in (*given["values"].elements(), *given["secrets"].elements()):
             yield name, _line(value, Secret(value.text()))
         for value in given["files"].elements():
-            yield name, Secret(file=_path(value, folder))
+            yield name, Secret(file=path_of(value, folder))
 
 
 def _check_header(name: str, node: Node) -> None:
     if name.lower() in _RESERVED:
         other = "; basic_auth and authorization say who we are" if name.lower() == "authorization" else ""
         raise node.wrong(f"this header cannot be set{other}")
-    if not fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+    if not fullmatch(_TOKEN, name):
         raise node.wrong("is no name of a header")
 
 
@@ -206,10 +196,7 @@ def _tls(node: Node, folder: Path) -> ClientTls:
     if certificate.absent is not key.absent:
         missing = "cert_file" if certificate.absent else "key_file"
         raise keys[missing].wrong("is missing; a client certificate needs both")
-    low = _VERSIONS[keys["min_version"].parsed(choice(*_VERSIONS), "TLS12")]
-    high = _VERSIONS[keys["max_version"].parsed(choice(*_VERSIONS), "TLS13")]
-    if low > high:
-        raise keys["max_version"].wrong("is below min_version")
+    low, high = tls_versions(keys)
     return ClientTls(
         _secret(keys, "ca", folder),
         certificate,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
+from gpuledger.outputs.files import signature
 from gpuledger.outputs.remote_write.settings import Login, Secret
 
 # The authorities of an operating system are some hundred KiB; all else is a line.
 _LONGEST: Final = 1 << 20
 # Seconds between two looks at the files.
 _EVERY: Final = 1.0
-_Signature = tuple[int, ...] | None
 
 
 class Watched:
@@ -31,16 +30,13 @@ class Watched:
         self._signatures: tuple[object, ...] | None = None
 
     def changed(self) -> bool:
-        """Whether they are to be read (anew): the first time, and whenever one of them is another file.
-
-        Links are followed, so that a Secret that the kubelet swaps is a change.
-        """
+        """Whether they are to be read (anew): the first time, and whenever one of them is another file."""
         now = self._clock.elapsed()
         if self._signatures is not None and now - self._looked < _EVERY:
             return False
         self._looked = now
         # Before the reading: what changes meanwhile is seen the next time.
-        found = (*map(_signature, self._files), *(held.mark() for held in self._held))
+        found = (*map(signature, self._files), *(held.mark() for held in self._held))
         if found == self._signatures:
             return False
         self._signatures = found
@@ -94,11 +90,3 @@ def name_of(secret: Secret, what: str) -> str:
     if secret.held is not None:
         return secret.held.name
     return str(secret.file) if secret.file is not None else f"the inline {what}"
-
-
-def _signature(file: Path) -> _Signature:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gpuledger.outputs.files import sync_directory
 from gpuledger.outputs.remote_write.record import (
     HEADER_BYTES,
     MAGIC,
@@ -131,9 +132,8 @@ class Segments:
 
         It raises OSError.
         """
-        handles, self._unsynced = self._unsynced, []
-        if self._dirty and self._handle >= 0 and self.synced:
-            handles.append(os.dup(self._handle))
+        mine = [os.dup(self._handle)] if self._dirty and self._handle >= 0 and self.synced else []
+        handles, self._unsynced = [*self._unsynced, *mine], []
         self._dirty = False
         if not handles:
             return None
@@ -143,7 +143,7 @@ class Segments:
             try:
                 for handle in handles:
                     os.fdatasync(handle)
-                _sync_folder(folder)
+                sync_directory(folder)
             finally:
                 for handle in handles:
                     os.close(handle)
@@ -251,11 +251,3 @@ def _seal(handle: int, segment: Segment) -> None:
             segment.file_size = segment.size + SEAL_BYTES
         else:
             os.ftruncate(handle, segment.size)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

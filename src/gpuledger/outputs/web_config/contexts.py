@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, Final
 
 from gpuledger.model.errors import UsageError
+from gpuledger.outputs.openssl import VERSIONS, load_chain, reason_of
 from gpuledger.outputs.web_config.model import ClientAuth, Pem, TlsConfig
 from gpuledger.outputs.web_config.names import OPENSSL_CURVES
 from gpuledger.outputs.web_config.unverified import trust_whoever_comes
 
-_VERSIONS: Final = {12: ssl.TLSVersion.TLSv1_2, 13: ssl.TLSVersion.TLSv1_3}
 _MISMATCH: Final = "KEY_VALUES_MISMATCH"
 
 
@@ -49,9 +48,9 @@ class Contexts:
     def _make(self, group: int) -> ssl.SSLContext:
         config = self._config
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.maximum_version = _VERSIONS[config.max_version]
+        context.maximum_version = VERSIONS[config.max_version]
         # Without a suite for TLS 1.2 there is only 1.3, whose suites are always offered.
-        context.minimum_version = _VERSIONS[13 if config.ciphers == () else config.min_version]
+        context.minimum_version = VERSIONS[13 if config.ciphers == () else config.min_version]
         # A client could otherwise keep the server computing; TLS 1.3 has no such thing.
         context.options |= ssl.OP_NO_RENEGOTIATION
         if config.prefer_server_ciphers:
@@ -77,26 +76,18 @@ class Contexts:
             _expect(config.client_ca, self._authority, "BEGIN CERTIFICATE", "certificate")
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
-        # OpenSSL reads files only. This one exists in memory alone, so that an inline key stays off the disk
-        # and certificate and key are those that were read above.
-        handle = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
-            with open(handle, "w", encoding="ascii", errors="replace", closefd=False) as file:
-                file.write(f"{self._certificate}\n{self._key}\n")
-            context.load_cert_chain(f"/proc/self/fd/{handle}", password="")
+            load_chain(context, self._certificate, self._key)
         except ssl.SSLError as error:
             raise UsageError(self._trouble(error)) from None
         except OSError as error:
             raise UsageError(f"{self._config.certificate}: cannot be used: {error.strerror}") from None
-        finally:
-            os.close(handle)
 
     def _trouble(self, error: ssl.SSLError) -> str:
         config = self._config
         if error.reason == _MISMATCH:
             return f"{config.key}: the private key is not that of the certificate"
-        reason = (error.reason or "not understood").lower().replace("_", " ")
-        return f"{config.certificate}: certificate or key cannot be used: {reason}"
+        return f"{config.certificate}: certificate or key cannot be used: {reason_of(error)}"
 
     def _set_client_auth(self, context: ssl.SSLContext) -> None:
         auth = self._config.client_auth

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.source import Clock
+from gpuledger.outputs.files import signature
 from gpuledger.outputs.web_config.model import WebConfig
 from gpuledger.outputs.web_config.reading import read_web_config
 
@@ -17,16 +18,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_Signature = dict[Path, tuple[int, ...] | None]
-
 
 class CurrentWebConfig:
     """The last good reading of a web config file and of the files that it names.
 
-    `look` is called per handshake and per request, and looks at the files at most once in `every` seconds:
-    device, inode, size and times, links followed, so that a Secret's swapped link is a change. Raises
-    UsageError when the first reading fails; later failures leave what was read before in force and are said
-    once. `era` counts the readings that may let other clients in than the one before. Used by the event
+    `look` is called per handshake and per request, and looks at the files at most once in `every` seconds.
+    Raises UsageError when the first reading fails; later failures leave what was read before in force and are
+    said once. `era` counts the readings that may let other clients in than the one before. Used by the event
     loop's thread alone.
     """
 
@@ -37,7 +35,7 @@ class CurrentWebConfig:
         self._looked = clock.elapsed()
         self._said = ""
         self.era = 0
-        self._signature = _signature((file,))
+        self._signatures = _signatures((file,))
         self.config, self.contexts = self._read()
         if self.config.http2:
             _LOG.warning("%s: http_server_config.http2: HTTP/2 is not served, HTTP/1.1 is", file)
@@ -53,7 +51,7 @@ class CurrentWebConfig:
         if now - self._looked < self._every:
             return
         self._looked = now
-        if _signature(self._signature) == self._signature:
+        if _signatures(self._signatures) == self._signatures:
             return
         try:
             config, contexts = self._read()
@@ -73,31 +71,22 @@ class CurrentWebConfig:
 
     def _read(self) -> tuple[WebConfig, Contexts | None]:
         # Signatures first: what changes while it is read will be seen as changed at the next look.
-        self._signature = _signature(self._signature)
+        self._signatures = _signatures(self._signatures)
         config = read_web_config(self._file)
         if config.users:
             _check_bcrypt(self._file)
         if config.tls is None:
-            self._signature = {self._file: self._signature[self._file]}
+            self._signatures = {self._file: self._signatures[self._file]}
             return config, None
-        before = self._signature
-        named = _signature(config.tls.files)
-        self._signature = {self._file: before[self._file], **named}
+        named = _signatures(config.tls.files)
+        self._signatures = {self._file: self._signatures[self._file], **named}
         from gpuledger.outputs.web_config.contexts import Contexts
 
         return config, Contexts(config.tls)
 
 
-def _signature(files: Iterable[Path]) -> _Signature:
-    return {file: _stat(file) for file in files}
-
-
-def _stat(file: Path) -> tuple[int, ...] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+def _signatures(files: Iterable[Path]) -> dict[Path, tuple[int, ...] | None]:
+    return {file: signature(file) for file in files}
 
 
 def _check_bcrypt(file: Path) -> None:

@@ -37,8 +37,6 @@ CURVES: Final = {"CurveP256": 23, "CurveP384": 24, "CurveP521": 25, "X25519": 29
 # The names by which `SSLContext.set_ecdh_curve` finds them.
 OPENSSL_CURVES: Final = {23: "prime256v1", 24: "secp384r1", 25: "secp521r1", 29: "X25519"}
 
-VERSIONS: Final = {"TLS12": 12, "TLS13": 13}
-
 # Headers that a file may add, and the values that some of them are bound to.
 HEADERS: Final[dict[str, tuple[str, ...]]] = {
     "Content-Security-Policy": (),

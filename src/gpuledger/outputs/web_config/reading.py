@@ -8,9 +8,10 @@ from typing import Final
 
 from gpuledger.model.errors import unknown
 from gpuledger.model.settings import boolean, choice, duration, integer
+from gpuledger.outputs.keys import one_of, path_of, tls_versions
 from gpuledger.outputs.nodes import Node, read_nodes
 from gpuledger.outputs.web_config.model import ClientAuth, Pem, RateLimit, TlsConfig, WebConfig
-from gpuledger.outputs.web_config.names import CIPHERS, CURVES, HEADERS, TLS_1_3_CIPHERS, VERSIONS
+from gpuledger.outputs.web_config.names import CIPHERS, CURVES, HEADERS, TLS_1_3_CIPHERS
 
 _SECTIONS: Final = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 _TLS_KEYS: Final = (
@@ -54,12 +55,9 @@ def _tls(section: Node, folder: Path) -> TlsConfig | None:
     if certificate is None or key is None:
         missing = "cert" if certificate is None else "key"
         raise keys[f"{missing}_file"].wrong(f"is missing; TLS needs {missing}_file, or {missing} inline")
-    low = VERSIONS[keys["min_version"].parsed(choice(*VERSIONS), "TLS12")]
-    high = VERSIONS[keys["max_version"].parsed(choice(*VERSIONS), "TLS13")]
-    if low > high:
-        raise keys["max_version"].wrong("is below min_version")
+    low, high = tls_versions(keys)
     ciphers = _ciphers(keys["cipher_suites"])
-    if ciphers == () and high == VERSIONS["TLS12"]:
+    if ciphers == () and high == 12:
         raise keys["cipher_suites"].wrong("has none for TLS 1.2, and max_version is TLS12")
     auth = keys["client_auth_type"].parsed(_client_auth, ClientAuth.NONE)
     authority = _pem(keys, "client_ca", folder)
@@ -80,16 +78,11 @@ def _tls(section: Node, folder: Path) -> TlsConfig | None:
 
 
 def _pem(keys: dict[str, Node], name: str, folder: Path) -> Pem | None:
-    inline, named = keys[name], keys[f"{name}_file"]
-    if not inline.absent and not named.absent:
-        raise inline.wrong(f"is given together with {name}_file; one of them is wanted")
-    if not inline.absent:
-        return Pem(inline.place, None, inline.text())
-    if named.absent:
+    given = one_of(keys, f"{name}_file", name)
+    if given is None:
         return None
-    if not named.text().isprintable():
-        raise named.wrong("a path is wanted")
-    return Pem(named.place, folder / named.text())
+    node = keys[given]
+    return Pem(node.place, None, node.text()) if given == name else Pem(node.place, path_of(node, folder))
 
 
 def _client_auth(written: object) -> ClientAuth:

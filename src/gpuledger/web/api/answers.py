@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuledger.exposition.negotiation import accepts_gzip
+from gpuledger.outputs.compression import gzipped, wants_gzip
 from gpuledger.outputs.routes import Request, Response
 from gpuledger.web.api.values import VERSION, encoded
 
 JSON: Final = "application/json; charset=utf-8"
 _FRESH: Final = (("Cache-Control", "no-store"),)
 
-_LEVEL: Final = 1
-_GZIP_FRAME: Final = 31
 # Below it a gzip costs more than it saves.
 _WORTH: Final = 1024
 
@@ -56,19 +53,9 @@ def answer(words: Mapping[str, Any], request: Request) -> Response:
     return packed(encoded(words), gzip=wants_gzip(request), headers=_FRESH)
 
 
-def wants_gzip(request: Request) -> bool:
-    """Whether the client takes gzip."""
-    return accepts_gzip(request.headers.get("accept-encoding", ""))
-
-
 def packed(body: bytes, *, gzip: bool, headers: tuple[tuple[str, str], ...]) -> Response:
     """JSON with these headers, in gzip where that is wanted and worth it."""
     vary = (*headers, ("Vary", "Accept-Encoding"))
     if gzip and len(body) >= _WORTH:
         return Response(200, gzipped(body), JSON, (*vary, ("Content-Encoding", "gzip")))
     return Response(200, body, JSON, vary)
-
-
-def gzipped(body: bytes) -> bytes:
-    """The same bytes give the same gzip."""
-    return zlib.compress(body, _LEVEL, _GZIP_FRAME)

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpuledger.outputs.compression import wants_gzip
 from gpuledger.outputs.routes import Later, Request, Response
-from gpuledger.web.api.answers import INTERNAL, Refused, answer, packed, wants_gzip
+from gpuledger.web.api.answers import INTERNAL, Refused, answer, packed
 from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.api.endpoints import ENDPOINTS, Endpoint
 from gpuledger.web.api.energy import HELD, EnergyReports

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuledger.model.page import Page
+from gpuledger.outputs.compression import gzipped, wants_gzip
 from gpuledger.outputs.routes import Request, Response
-from gpuledger.web.api.answers import JSON, gzipped, packed, wants_gzip
+from gpuledger.web.api.answers import JSON, packed
 from gpuledger.web.api.recent import Recent
 from gpuledger.web.api.snapshot import snapshot_of
 from gpuledger.web.api.values import Words, encoded

@@ -14,9 +14,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, cast
 
 from gpuledger import __version__
-from gpuledger.exposition.negotiation import accepts_gzip
+from gpuledger.outputs.compression import gzipped, wants_gzip
 from gpuledger.outputs.routes import Request, Response, plain
-from gpuledger.web.landing import Links
+from gpuledger.web.view import Links
 
 if TYPE_CHECKING:
     from importlib.abc import ResourceLoader
@@ -64,7 +64,8 @@ _IMPORT = re.compile(rb'(from "\./[a-z_]+\.js)"')
 _REFERENCE = re.compile(rb'((?:href|src)="page/[a-z_.]+)"')
 _FOR_GOOD = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
-_GZIP_FRAME = 31
+# Fetched once by a browser, and by few of them: what it saves on the way counts for more than its time.
+_LEVEL = 6
 
 
 def index(request: Request, links: Links) -> Response:
@@ -144,7 +145,7 @@ def _answer(request: Request, body: bytes, content_type: str, kept: str) -> Resp
     ]
     if request.has(tag):
         return Response(304, b"", content_type, tuple(headers))
-    if accepts_gzip(request.headers.get("accept-encoding", "")):
-        body = zlib.compress(body, wbits=_GZIP_FRAME)
+    if wants_gzip(request):
+        body = gzipped(body, _LEVEL)
         headers.append(("Content-Encoding", "gzip"))
     return Response(200, body, content_type, tuple(headers))

@@ -1,6 +1,6 @@
 // Joins the parts: what arrives from the node goes to whoever shows it.
 import { Cards } from "./cards.js";
-import { make, setText, show } from "./dom.js";
+import { byId, make, setText, show } from "./dom.js";
 import { Energy, energyOf } from "./energy.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
@@ -11,7 +11,6 @@ import { energyTiles, noEnergyTiles, snapshotTiles } from "./summary.js";
 import { Timeline } from "./timeline.js";
 import { View } from "./view.js";
 
-const byId = (id) => document.getElementById(id);
 const say = (words) => setText(byId("said"), words);
 const GROUPINGS = ["namespace", "pod", "user"];
 const QUANTITIES = ["utilization", "power", "memory"];

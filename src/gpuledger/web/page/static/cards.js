@@ -1,5 +1,5 @@
 // One card per GPU, its MIG instances inside: state, load, who is there, the last hour.
-import { icon, keep, make, setAttribute, setIcon, setText, show } from "./dom.js";
+import { byId, icon, keep, make, setAttribute, setIcon, setText, show } from "./dom.js";
 import { NOT_TOLD, bytesOf, celsius, count, duration, percent, plural, wattsOf } from "./format.js";
 import { ownerParts, place, setName } from "./names.js";
 import { spark, updateSpark } from "./spark.js";
@@ -32,9 +32,9 @@ export class Cards {
     const gpus = data.devices.filter((device) => !device.instance);
     const parts = byGpu(data.devices.filter((device) => device.instance));
     this.data = data;
-    show(document.getElementById("no-gpus"), gpus.length === 0);
-    if (gpus.length === 0) setName(document.getElementById("no-gpus"), nothing(data), 400);
-    show(document.getElementById("some-gpus"), gpus.length > 0 && !data.devices_complete);
+    show(byId("no-gpus"), gpus.length === 0);
+    if (gpus.length === 0) setName(byId("no-gpus"), nothing(data), 400);
+    show(byId("some-gpus"), gpus.length > 0 && !data.devices_complete);
     keep(this.list, gpus, (gpu) => gpu.uuid, () => this.card(), (node, gpu) => this.fill(node, gpu, parts.get(gpu.gpu) ?? []));
   }
 
@@ -207,4 +207,3 @@ function fillMeter({ value, fill, bar }, text, ratio) {
   const scale = `scaleX(${(ratio ?? 0).toFixed(3)})`;
   if (fill.style.transform !== scale) fill.style.transform = scale;
 }
-

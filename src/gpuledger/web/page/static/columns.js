@@ -1,13 +1,13 @@
 // What is told of a process, column by column: its words, and by what it is sorted.
-import { bytes, duration, joules, percent, watts } from "./format.js";
-import { place } from "./names.js";
+import { DASH, bytes, duration, joules, percent, watts } from "./format.js";
+import { place, placeOrder } from "./names.js";
 
 const name = (field) => ({ name: true, text: (row) => row[field] || "", sort: (row) => row[field] || null });
 const number = (field, write) => ({ number: true, text: (row) => write(row[field]), sort: (row) => row[field] });
 
 // Width: as the tracks of a grid. `asked`: shown only where some row has a value.
 export const COLUMNS = [
-  { id: "gpu", label: "GPU", width: "5.2rem", text: (row) => place(row), sort: placeOrder },
+  { id: "gpu", label: "GPU", width: "5.2rem", text: (row) => place(row), sort: (row) => placeOrder(place(row)) },
   { id: "namespace", label: "Namespace", width: "minmax(6rem, 1fr)", asked: true, ...name("namespace") },
   { id: "pod", label: "Pod", width: "minmax(7rem, 2fr)", asked: true, ...name("pod") },
   { id: "container", label: "Container", width: "minmax(6rem, 1fr)", asked: true, alone: true, ...name("container") },
@@ -28,13 +28,7 @@ export function leastWidth(columns) {
   return `${(tracks.reduce((sum, track) => sum + track, 0) + 0.75 * (columns.length + 1)).toFixed(2)}rem`;
 }
 
-/** Devices in the order of their numbers. */
-export function placeOrder(row) {
-  const numbers = place(row).split(/\D+/).map(Number);
-  return numbers.reduce((order, part) => order * 1000 + part, 0) * 1000 ** (3 - numbers.length);
-}
-
 function ageText(row, now) {
-  if (row.start_unix === null) return "\u2013";
+  if (row.start_unix === null) return DASH;
   return (row.start_exact ? "" : "\u2265 ") + duration(now - row.start_unix);
 }

@@ -2,6 +2,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+export const byId = (id) => document.getElementById(id);
+
 /** An element with attributes (undefined and false leave one out) and children (nodes or texts). */
 export function make(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);

@@ -1,6 +1,6 @@
 // Energy since midnight by owner: what was measured, what was split, between which bounds, and what nobody used.
 import { keep, make, setAttribute, setText, show } from "./dom.js";
-import { clock, cost, energyScale, fixed, gpuHours } from "./format.js";
+import { clock, cost, energyScale, fixed, gpuHours, kilograms } from "./format.js";
 import { setName } from "./names.js";
 import { ask } from "./live.js";
 
@@ -62,9 +62,10 @@ export class Energy {
     const rows = answer.rows.map((row) => ({ ...row, name: this.nameOf(row, answer.by) }));
     const own = answer.own.filter((row) => row.joules !== null && (row.joules > 0 || row.account === "idle"));
     const most = Math.max(...rows.map((row) => row.joules), ...own.map((row) => row.joules), 1);
-    const scale = { ...energyScale(answer.total.joules), most, priced: answer.total.cost !== null, bill: answer.total.cost, gas: answer.total.co2_grams !== null, currency: answer.currency };
-    setAttribute(this.part("books").querySelector("table"), "data-priced", scale.priced ? "" : undefined);
-    setAttribute(this.part("books").querySelector("table"), "data-gas", scale.gas ? "" : undefined);
+    const scale = { ...energyScale(answer.total.joules), most, bill: answer.total.cost, currency: answer.currency };
+    const table = this.root.querySelector("table");
+    setAttribute(table, "data-priced", answer.total.cost === null ? undefined : "");
+    setAttribute(table, "data-gas", answer.total.co2_grams === null ? undefined : "");
     for (const node of this.root.querySelectorAll(".unit")) setText(node, scale.unit);
     setText(this.part("key"), { namespace: "Namespace", pod: "Pod", user: "User" }[answer.by]);
     const shown = this.all ? rows : rows.slice(0, FIRST_ROWS);
@@ -98,7 +99,7 @@ export class Energy {
     const gpus = answer.gpus.reduce((sum, row) => sum + milli(row.joules), 0);
     const total = milli(answer.total.joules);
     const words = `${scale.write(answer.total.joules)} ${scale.unit}`;
-    if (answer.next) return `Not all rows are shown: there are too many.`;
+    if (answer.next) return "Not all rows are shown: there are too many.";
     if (rows !== total) return `The rows add up to ${fixed(rows / 1000, 3)} J and not to the total of ${fixed(total / 1000, 3)} J: please report it.`;
     if (gpus !== total) {
       const apart = fixed(Math.abs(gpus - total) / 1000, 3);
@@ -122,12 +123,9 @@ function fill(node, row, scale) {
   setName(name.firstChild, own ? own[0] : (row.name ?? row.key[0]), 100);
   setText(name.lastChild, own ? own[1] : "");
   setAttribute(node, "data-own", own ? row.account : undefined);
-  const dash = "\u2013";
-  const seconds = (value) => (value === null || value === undefined ? dash : gpuHours(value));
-  const gas = (value) => (value === null || value === undefined ? dash : fixed(value / 1000, 2));
   const split = own ? [null, null, null] : [row.measured_joules, row.apportioned_joules, row.high_joules];
   const texts = [row.joules, ...split].map((value) => scale.write(value));
-  texts.push(seconds(row.gpu_seconds), seconds(row.held_gpu_seconds), cost(row.cost, scale.currency, scale.bill), gas(row.co2_grams));
+  texts.push(gpuHours(row.gpu_seconds), gpuHours(row.held_gpu_seconds), cost(row.cost, scale.currency, scale.bill), kilograms(row.co2_grams));
   [first, ...others].forEach((cell, index) => setText(cell, texts[index]));
   bars(bar.firstChild, row, scale.most, Boolean(own));
 }

@@ -50,6 +50,7 @@ export function bytesOf(part, whole) {
 
 export const wattsOf = (part, whole) => (part === null ? NOT_TOLD : whole === null ? watts(part) : `${fixed(part)} / ${fixed(whole)}${SPACE}W`);
 export const gpuHours = told((seconds) => short(seconds / 3600));
+export const kilograms = told((grams) => fixed(grams / 1000, 2));
 export const count = told((value) => fixed(value));
 
 /** Energy of hours and days. */

@@ -1,9 +1,8 @@
 // Which node, how fresh, how healthy: the line that is always in sight.
-import { setAttribute, setIcon, setText, show } from "./dom.js";
+import { byId, setAttribute, setIcon, setText, show } from "./dom.js";
 import { duration, moment } from "./format.js";
 import { plain, setName } from "./names.js";
 
-const byId = (id) => document.getElementById(id);
 const ICONS = { connecting: "wait", live: "live", stale: "stale", lost: "lost", refused: "lost", paused: "pause" };
 
 /** The header's words; the quiet live region hears of a change of state, not of every second. */

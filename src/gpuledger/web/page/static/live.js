@@ -15,10 +15,7 @@ const BIG_PAUSE = 4000;
 export async function ask(address) {
   const answer = await fetch(address, { signal: AbortSignal.timeout(30_000) });
   const body = await answer.json().catch(() => null);
-  if (!answer.ok) {
-    const error = new Error(body?.error?.message ?? `${address.split("?")[0]}: ${answer.status}`);
-    throw error;
-  }
+  if (!answer.ok) throw new Error(body?.error?.message ?? `${address.split("?")[0]}: ${answer.status}`);
   return body;
 }
 
@@ -29,9 +26,7 @@ export async function ask(address) {
  */
 export class Live {
   constructor({ snapshot, session, state, refused, allowed }) {
-    this.show = snapshot;
-    this.session = session;
-    Object.assign(this, { state, onRefused: refused, onAllowed: allowed });
+    Object.assign(this, { show: snapshot, session, state, onRefused: refused, onAllowed: allowed });
     this.refused = null;
     this.pause = FIRST_PAUSE;
     this.connected = false;
@@ -74,8 +69,7 @@ export class Live {
     });
     events.addEventListener("tick", (event) => {
       this.tickSeen = performance.now();
-      const tick = JSON.parse(event.data);
-      this.tick = tick;
+      this.tick = JSON.parse(event.data);
       this.keepTime();
       this.fetchSoon();
     });

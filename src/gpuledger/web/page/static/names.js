@@ -67,3 +67,9 @@ export function ownerParts(owner) {
 
 /** A device as people say it: 4, or 6/2_0 for an instance. */
 export const place = (device) => (device.instance ? `${device.gpu}/${device.instance}` : device.gpu);
+
+/** Places in the order of their numbers, a GPU before its instances. */
+export function placeOrder(name) {
+  const numbers = name.split(/\D+/).map((part) => Number(part) + 1);
+  return numbers.reduce((order, part) => order * 1000 + part, 0) * 1000 ** (3 - numbers.length);
+}

@@ -1,8 +1,8 @@
 // All processes as a grid: sorted, filtered, and only the rows in sight are in the document.
-import { COLUMNS, leastWidth, placeOrder } from "./columns.js";
+import { COLUMNS, leastWidth } from "./columns.js";
 import { make, oncePerFrame, setAttribute, setText, show } from "./dom.js";
 import { count, joules, plural } from "./format.js";
-import { place, setName } from "./names.js";
+import { place, placeOrder, setName } from "./names.js";
 
 const OVERSCAN = 6;
 const PRINTED = 1000;
@@ -138,7 +138,7 @@ export class Processes {
     const all = this.rows.reduce((sum, row) => sum + (row.count ?? 1), 0);
     const found = shown.reduce((sum, row) => sum + (row.count ?? 1), 0);
     const filtered = this.view.get("q").trim() !== "";
-    setText(this.root.querySelector(".found"), filtered ? `${count(found)} of ${plural(all, "process", "processes")}` : plural(all, "process", "processes"));
+    setText(this.root.querySelector(".found"), `${filtered ? `${count(found)} of ` : ""}${plural(all, "process", "processes")}`);
     const empty = this.root.querySelector(".empty");
     show(empty, this.order.length === 0);
     setText(empty, !this.told ? "Nothing could be read." : filtered ? "No process fits the filter." : "No process is on a GPU.");
@@ -179,8 +179,12 @@ export class Processes {
     };
   }
 
+  rowHeight() {
+    return parseFloat(getComputedStyle(this.grid).getPropertyValue("--row")) || 34;
+  }
+
   render() {
-    const height = parseFloat(getComputedStyle(this.grid).getPropertyValue("--row")) || 34;
+    const height = this.rowHeight();
     const total = this.order.length;
     const top = this.scroller.scrollTop;
     let from = Math.max(0, Math.floor(top / height) - OVERSCAN);
@@ -231,7 +235,7 @@ export class Processes {
     this.columns.forEach((column, index) => {
       const cell = node.children[index];
       if (column.id === "command") {
-        setName(cell, row.count === null ? row.command : `${plural(row.count, "further process", "further processes")}`);
+        setName(cell, row.count === null ? row.command : plural(row.count, "further process", "further processes"));
       } else if (column.name) {
         const why = column.id === "pod" && row.unresolved && !row.pod;
         setName(cell, why ? `${row.unresolved.replaceAll("_", " ")} not known` : column.text(row));
@@ -246,7 +250,7 @@ export class Processes {
 
   key(event) {
     const index = this.order.findIndex((row) => row.key === this.active);
-    const page = Math.max(1, Math.floor(this.scroller.clientHeight / (parseFloat(getComputedStyle(this.grid).getPropertyValue("--row")) || 34)) - 2);
+    const page = Math.max(1, Math.floor(this.scroller.clientHeight / this.rowHeight()) - 2);
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (!(event.key in moves) || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
@@ -256,9 +260,8 @@ export class Processes {
   focus(index) {
     const row = this.order[index];
     if (!row) return;
-    const height = parseFloat(getComputedStyle(this.grid).getPropertyValue("--row")) || 34;
-    const headHeight = this.head.offsetHeight;
-    const room = this.scroller.clientHeight - headHeight;
+    const height = this.rowHeight();
+    const room = this.scroller.clientHeight - this.head.offsetHeight;
     const { scrollTop } = this.scroller;
     if (index * height < scrollTop) this.scroller.scrollTop = index * height;
     else if ((index + 1) * height > scrollTop + room) this.scroller.scrollTop = (index + 1) * height - room;
@@ -269,5 +272,5 @@ export class Processes {
 }
 
 const isAt = (row, name) => place(row).toLowerCase() === name || (row.gpu === name && !name.includes("/"));
-const fallback = (one, other) => placeOrder(one) - placeOrder(other) || (other.memory_bytes ?? 0) - (one.memory_bytes ?? 0) || (one.pid ?? Infinity) - (other.pid ?? Infinity);
+const fallback = (one, other) => placeOrder(place(one)) - placeOrder(place(other)) || (other.memory_bytes ?? 0) - (one.memory_bytes ?? 0) || (one.pid ?? Infinity) - (other.pid ?? Infinity);
 const ended = (row) => ({ ...row, ended: true, sm_ratio: null, power_watts: null });

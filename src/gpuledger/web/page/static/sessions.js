@@ -1,5 +1,6 @@
 // The sessions of the last day: fetched page by page once, then only what overlaps the time since.
 import { ask } from "./live.js";
+import { place, placeOrder } from "./names.js";
 
 const DAY = 86400;
 const MOST = 20_000;
@@ -68,21 +69,23 @@ export class Sessions {
   }
 }
 
-const order = (lane) => lane.split(/\D+/).reduce((sum, part) => sum * 1000 + Number(part) + 1, 0) * (lane.includes("/") ? 1 : 1_000_000);
-
 /**
  * One lane per device, its sessions in as few rows as keep them apart. `places` are devices that have a lane
  * even without a session.
  */
 export function lanesOf(sessions, places, now) {
-  const lanes = new Map(places.map((place) => [place, { place, bars: [], rows: 1 }]));
+  const lanes = new Map();
+  const laneAt = (name) => {
+    if (!lanes.has(name)) lanes.set(name, { place: name, bars: [], rows: 1 });
+    return lanes.get(name);
+  };
+  places.forEach(laneAt);
   for (const session of sessions) {
-    const place = session.instance ? `${session.gpu}/${session.instance}` : session.gpu;
-    if (!lanes.has(place)) lanes.set(place, { place, bars: [], rows: 1 });
-    lanes.get(place).bars.push({ session, place, from: session.first_seen, to: session.ended ?? Math.max(now, session.last_seen) });
+    const lane = laneAt(place(session));
+    lane.bars.push({ session, place: lane.place, from: session.first_seen, to: session.ended ?? Math.max(now, session.last_seen) });
   }
   for (const lane of lanes.values()) pack(lane);
-  return [...lanes.values()].sort((a, b) => order(a.place) - order(b.place) || (a.place < b.place ? -1 : 1));
+  return [...lanes.values()].sort((a, b) => placeOrder(a.place) - placeOrder(b.place) || (a.place < b.place ? -1 : 1));
 }
 
 function pack(lane) {

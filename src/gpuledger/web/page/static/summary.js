@@ -1,9 +1,8 @@
 // The strip at the top: what is free, what is held without work, what is drawn, and what today has cost.
-import { setAttribute, setText, show } from "./dom.js";
-import { clock, cost, energy, gpuHours, percent, plural, watts } from "./format.js";
+import { byId, setAttribute, setText, show } from "./dom.js";
+import { DASH, clock, cost, energy, gpuHours, percent, plural, watts } from "./format.js";
 import { place } from "./names.js";
 
-const byId = (id) => document.getElementById(id);
 const SHOWN = 8;
 
 /** State of a device in one word of ours: what was lost is neither idle nor unknown. */
@@ -29,7 +28,7 @@ export function snapshotTiles(data) {
   const told = data.status.readings && (known > 0 || places.unknown.length === 0);
   for (const [name, state] of [["free", "idle"], ["held", "held"], ["active", "active"]]) {
     const found = places[state];
-    tile(name, told ? String(found.length) : "\u2013", told ? list(found) : "not told");
+    tile(name, told ? String(found.length) : DASH, told ? list(found) : "not told");
     setAttribute(byId(`tile-${name}`).closest(".tile"), "data-none", !told || found.length === 0 ? "" : undefined);
   }
   const other = [...places.down, ...places.unknown];
@@ -53,7 +52,7 @@ function power(data) {
   const limit = limits.every((value) => value !== null) ? `of ${watts(sum(limits))} at most` : "";
   const partly = told.length < gpus.length ? `, ${told.length} of ${gpus.length} GPUs told` : "";
   if (told.length) tile("power", watts(sum(told.map((gpu) => gpu.power_watts))), `${limit}${partly}` || "of all GPUs");
-  else tile("power", "\u2013", "not told");
+  else tile("power", DASH, "not told");
 }
 
 /** What the books say of today. */
@@ -63,13 +62,13 @@ export function energyTiles(answer) {
   const since = `since ${clock(answer.since)}`;
   tile("energy", energy(total.joules), total.cost === null ? `${since}; no price is set` : `${since}: ${cost(total.cost, answer.currency)}`);
   const idle = answer.own.find((row) => row.account === "idle")?.joules ?? null;
-  const share = total.joules > 0 && idle !== null ? percent(idle / total.joules) : "\u2013";
+  const share = total.joules > 0 && idle !== null ? percent(idle / total.joules) : DASH;
   const held = total.held_gpu_seconds === null ? "" : `; ${gpuHours(total.held_gpu_seconds)} GPU-hours held without work`;
   tile("idle", share, `of today's energy${held}`);
 }
 
 /** Why there is no energy of today. */
 export function noEnergyTiles(reason) {
-  tile("energy", "\u2013", reason);
-  tile("idle", "\u2013", reason);
+  tile("energy", DASH, reason);
+  tile("idle", DASH, reason);
 }

@@ -264,9 +264,8 @@ export class Timeline {
   }
 }
 
-export function energyWords(session) {
+function energyWords(session) {
   if (session.joules === null) return "energy not told";
   const bounds = session.high_joules === null || session.low_joules === null ? "" : `, between ${joules(session.low_joules)} and ${joules(session.high_joules)}`;
   return joules(session.joules) + (session.low_joules === session.high_joules ? ", measured" : bounds);
 }
-

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import cast
 
 from gpuledger.outputs.connection import Connection
+from gpuledger.outputs.openssl import reason_of
 from gpuledger.outputs.registry import Registry
 from gpuledger.outputs.routes import plain
 from gpuledger.outputs.web_config.client_hello import ClientHello
@@ -158,7 +159,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return False
         except ssl.SSLError as error:
             self._flush()
-            self._fail(_reason(error))
+            self._fail(_why(error))
             return False
         self._flush()
         if self._contexts is not None and not self._contexts.allows(tls.getpeercert()):
@@ -287,7 +288,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._registry.loop.call_soon(self._proceed)
 
 
-def _reason(error: ssl.SSLError) -> str:
+def _why(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"client certificate: {error.verify_message}"
-    return (error.reason or "not understood").lower().replace("_", " ")
+    return reason_of(error)

@@ -28,6 +28,7 @@ from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.main import no_words
+from gpuledger.cli.signals import stop_event
 from gpuledger.config.agent import AGENT
 from gpuledger.config.assemble import assemble
 from gpuledger.config.settings import LogSettings
@@ -133,11 +134,9 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
     hosts = allowed_hosts(build(HostNames, values).names, settings.listen_address)
     listener = (settings.listen_address, routes_of(agent.view, hosts))
     server = HttpServer([listener], limits, speaker=_speaker(settings, clock))
-    told, nudged = asyncio.Event(), asyncio.Event()
+    told, nudged = stop_event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
     loop.add_signal_handler(signal.SIGHUP, nudged.set)
     # Port first: who cannot listen must not have opened the queues.
     await server.start()

@@ -6,20 +6,18 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import environ
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.command import Read, begin
 from gpuledger.cli.descriptors import within_descriptors
-from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
-from gpuledger.cli.main import no_words
 from gpuledger.cli.reload import Reloader
+from gpuledger.cli.signals import stop_event
 from gpuledger.cli.wiring import Parts, assemble_node
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING, NODE
+from gpuledger.config.node import NODE
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
 from gpuledger.outputs.connection import Connection
@@ -49,24 +47,18 @@ then:
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
-    groups = NODE.values()
-    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments, environ)
-    no_words("serve", given.words)
-    values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
+    given, read = begin("serve", _ABOUT, _EXAMPLES, NODE, arguments)
+    values = read()
     set_up(build(LogSettings, values))
     # The tick computes in bursts of a few milliseconds; the default of 5 ms per turn would be what a
     # scrape waits for the interpreter.
     sys.setswitchinterval(0.0005)
-    files = () if given.config is None else (given.config,)
-    return asyncio.run(
-        _serve(values, lambda: assemble(groups, given.flags, environ, given.config, EVERYTHING), files)
-    )
+    return asyncio.run(_serve(values, read, () if given.config is None else (given.config,)))
 
 
-async def _serve(
-    values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
-) -> int:
-    told = _stop_request()
+async def _serve(values: Mapping[str, Any], read: Read, files: Iterable[Path]) -> int:
+    # From here on: a container's first program hears neither signal without it.
+    told = stop_event()
     made = assemble_node(values)
     asyncio.get_running_loop().set_exception_handler(_Complaints().take)
     limits = within_descriptors(build(Limits, values))
@@ -110,12 +102,3 @@ def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
         log.info("books in %s", parts.store.file)
     for address in server.addresses:
         log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
-
-
-def _stop_request() -> asyncio.Event:
-    """What SIGTERM and SIGINT set from here on. A container's first program hears neither without it."""
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    return told

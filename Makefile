@@ -10,6 +10,8 @@ SOURCE ?= $(if $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg),auto,simulator)
 FLAGS  ?=
 # One more than there are cores: the tests that take long wait for other programs.
 JOBS   ?= $(shell expr $$(nproc) + 1)
+# Tests start the program hundreds of times: compiled anew each time, a start takes half as long again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz \

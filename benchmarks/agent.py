@@ -3,13 +3,14 @@
     python benchmarks/agent.py [--profile small|large|both] [--seconds 60] [--only gpuledger,vmagent]
 
 A fifth of the values changes from scrape to scrape. Targets and receiver are another process each; what is
-measured is the agent's own CPU time and memory, after the first two intervals. `--write` puts the table
+measured is the agent's own CPU time and memory, after the first two intervals, for a whole number of them.
+Complete is what was delivered of the samples of that time, by their own timestamps, an interval after its
+end; a scrape that is late at an edge of it makes a little more or less than all. `--write` puts the table
 into a file.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import subprocess
@@ -18,14 +19,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import Process, Value
+from multiprocessing import Array, Process
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -92,24 +93,28 @@ def serve_targets(port: int, series: int) -> None:
     asyncio.run(run())
 
 
-def serve_sink(port: int, samples: Any, requests: Any) -> None:
-    """A remote-write receiver that counts."""
-    from cramjam import snappy
+def timestamps(payload: bytes) -> Iterator[int]:
+    """The unix milliseconds of each series of a remote-write request, which has one sample."""
+    at = 0
+    while at < len(payload):
+        series, size, shift = payload[at] == 10, 0, 0
+        at += 1
+        while True:
+            byte = payload[at]
+            at += 1
+            size |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        at += size
+        if series:
+            # The sample is last and its time the last of it: a varint of six bytes until the year 2109.
+            yield sum((byte & 127) << 7 * place for place, byte in enumerate(payload[at - 6 : at]))
 
-    def count(payload: bytes) -> int:
-        at, found = 0, 0
-        while at < len(payload):
-            found += payload[at] == 10
-            at, size, shift = at + 1, 0, 0
-            while True:
-                byte = payload[at]
-                at += 1
-                size |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
-            at += size
-        return found
+
+def serve_sink(port: int, samples: Any, window: Any) -> None:
+    """A remote-write receiver that counts the samples, and those whose time is in the window."""
+    from cramjam import snappy
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -117,8 +122,10 @@ def serve_sink(port: int, samples: Any, requests: Any) -> None:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
                 body = await reader.readexactly(length)
-                samples.value += count(bytes(snappy.decompress_raw(body)))
-                requests.value += 1
+                begin, end = window
+                times = tuple(timestamps(bytes(snappy.decompress_raw(body))))
+                samples[0] += len(times)
+                samples[1] += sum(begin <= one < end for one in times)
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         except (asyncio.IncompleteReadError, OSError):
             writer.close()
@@ -132,13 +139,14 @@ def serve_sink(port: int, samples: Any, requests: Any) -> None:
 
 @dataclass
 class Result:
-    """Samples, CPU seconds, MiB, and the share of what should have arrived."""
+    """Samples, CPU seconds, MiB, the share of what should have arrived, and seconds."""
 
     agent: str
     samples: float
     cpu: float
     resident: float
     complete: float
+    seconds: float
 
 
 def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sink: str) -> list[str]:
@@ -183,11 +191,11 @@ def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sin
 
 def measure(agent: str, count: int, series: int, interval: int, seconds: float) -> Result:
     """One agent alone."""
-    samples, requests = Value("q", 0), Value("q", 0)
+    samples, window = Array("q", 2), Array("q", 2)
     targets_port, sink_port = free_port(), free_port()
     helpers = [
         Process(target=serve_targets, args=(targets_port, series), daemon=True),
-        Process(target=serve_sink, args=(sink_port, samples, requests), daemon=True),
+        Process(target=serve_sink, args=(sink_port, samples, window), daemon=True),
     ]
     for helper in helpers:
         helper.start()
@@ -199,14 +207,18 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
             watched = psutil.Process(program.pid)
             # A benchmark looks at time: every target is scraped twice, so that its page is remembered.
             time.sleep(2.5 * interval + 2)
-            began, before, first = time.monotonic(), watched.cpu_times(), samples.value
+            beats = max(1, round(seconds / interval))
+            begin = round(time.time() * 1000)
+            window[:] = begin, begin + beats * interval * 1000
+            began, before, first = time.monotonic(), watched.cpu_times(), samples[0]
             resident = 0
-            while time.monotonic() - began < seconds:
+            while (left := began + beats * interval - time.monotonic()) > 0:
                 # How often resident memory is looked at: its highest reading is what is told.
-                time.sleep(0.5)
+                time.sleep(min(0.5, left))
                 resident = max(resident, watched.memory_info().rss)
-            after, last = watched.cpu_times(), samples.value
-            took = time.monotonic() - began
+            after, last = watched.cpu_times(), samples[0]
+            # What was scraped in the window may be on its way still.
+            time.sleep(interval)
         finally:
             program.terminate()
             program.wait()
@@ -214,9 +226,9 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
                 helper.terminate()
                 helper.join()
     cpu = after.user + after.system - before.user - before.system
-    # Each target tells five samples of its scrape as well.
-    wanted = took / interval * count * (series + 5)
-    return Result(agent, last - first, cpu, resident / MIB, (last - first) / wanted)
+    # Each target is scraped once an interval and tells five samples of that as well.
+    wanted = beats * count * (series + 5)
+    return Result(agent, last - first, cpu, resident / MIB, samples[1] / wanted, beats * interval)
 
 
 def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Iterator[str]:
@@ -229,25 +241,19 @@ def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Ite
             found = measure(agent, count, series, interval, seconds)
             yield (
                 f"| {count:,} x {series}, {interval} s | {agent} | {found.samples / found.cpu:,.0f} "
-                f"| {100 * found.cpu / seconds:.1f} | {found.resident:.0f} | {found.complete:.1%} |"
+                f"| {100 * found.cpu / found.seconds:.1f} | {found.resident:.0f} | {found.complete:.1%} |"
             )
 
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--profile", choices=(*PROFILES, "both"), default="both")
     asked.add_argument("--seconds", type=float, default=60.0, help="how long each is measured")
     asked.add_argument("--only", default=",".join(AGENTS), help="agents, with commas between them")
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
     profiles = tuple(PROFILES) if given.profile == "both" else (given.profile,)
-    lines = []
-    for line in table(profiles, given.only.split(","), given.seconds):
-        print(line, flush=True)
-        lines.append(line)
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(table(profiles, given.only.split(","), given.seconds), given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ is an exporter. `--write` puts the table into a file.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from statistics import median
 
 import psutil
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -189,15 +188,11 @@ def table(found: Figures) -> Iterator[str]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--pods", type=int, default=5000, help="how many a large cluster has")
     asked.add_argument("--changes", type=int, default=50, help="how many are waited for, one by one")
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
-    lines = list(table(measure(given.pods, given.changes)))
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(table(measure(given.pods, given.changes)), given.write, MARKS)
 
 
 if __name__ == "__main__":

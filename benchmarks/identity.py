@@ -8,10 +8,7 @@ Then 10,000 pods come and go, each with one process: what is left in memory.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
-import platform
 import sys
 import time
 import tracemalloc
@@ -31,7 +28,7 @@ from gpuledger.workloads.pod_resources.allocations import Allocations
 from gpuledger.workloads.pod_resources.grants import Grant, PodResources
 from gpuledger.workloads.pods.index import Pods
 from gpuledger.workloads.pods.pod import Pod
-from tables import write_between
+from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -121,8 +118,7 @@ def churn(cluster: Cluster) -> tuple[int, int]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    asked = parser(__doc__)
     given = asked.parse_args()
     cluster = Cluster()
     calm = timed(cluster, lambda: None)
@@ -133,7 +129,7 @@ def main() -> None:
     swapped = timed(cluster, swap)
     left, remembered = churn(cluster)
     lines = [
-        f"Measured on Python {platform.python_version()}, {os.cpu_count()} cores; {GPUS} GPUs, "
+        f"Measured on {machine()}; {GPUS} GPUs, "
         f"{GPUS * EACH} processes, {PODS} pods, every process a pod's with a share of a GPU.",
         "",
         "| naming a tick | CPU ms |",
@@ -144,9 +140,7 @@ def main() -> None:
         f"After {CHURN:,} pods that came and went {remembered} process is remembered; "
         f"{left} KiB more are in use than before the first.",
     ]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -6,33 +6,39 @@ python benchmarks/instructions.py --repeat 3   how steady they are
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tables import write_between
+from tables import parser, tell
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "tests")]
 
-from instruction_counts import WORKS, per_piece  # noqa: E402  (after the path is set)
+from instruction_counts import WORKS, fewest, per_piece  # noqa: E402  (after the path is set)
 
 MARKS = ("<!-- instructions: begin -->", "<!-- instructions: end -->")
 
 
+def table(counts: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Markdown."""
+    yield "| 8 GPUs, 64 processes | million instructions | spread |"
+    yield "|---|---|---|"
+    for work, found in counts.items():
+        spread = f"{(max(found) - min(found)) / min(found):.2%}" if len(found) > 1 else ""
+        yield f"| {WORKS[work]} | {min(found) / 1e6:.2f} | {spread} |"
+
+
 def main() -> None:
     """Count and print."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--repeat", type=int, default=1)
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
-    lines = ["| 8 GPUs, 64 processes | million instructions | spread |", "|---|---|---|"]
-    for work, title in WORKS.items():
-        found = [per_piece(work) for _ in range(given.repeat)]
-        spread = f"{(max(found) - min(found)) / min(found):.2%}" if given.repeat > 1 else ""
-        lines.append(f"| {title} | {min(found) / 1e6:.2f} | {spread} |")
-        print(lines[-1], flush=True)
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    counts: dict[str, list[float]] = {work: [] for work in WORKS}
+    for _ in range(given.repeat):
+        fewest.cache_clear()
+        for work, found in counts.items():
+            found.append(per_piece(work))
+    tell(table(counts), given.write, MARKS)
 
 
 if __name__ == "__main__":

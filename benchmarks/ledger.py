@@ -8,9 +8,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import sqlite3
 import sys
 import tempfile
@@ -20,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tables import write_between
+from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -160,9 +157,8 @@ def table(rows: list[Figures]) -> list[str]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--ticks", type=int, default=1000)
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
     with tempfile.TemporaryDirectory() as new, tempfile.TemporaryDirectory() as old:
         add_a_year(Path(old))
@@ -177,11 +173,8 @@ def main() -> None:
             for subject in subjects:
                 subject.tick(seen)
         rows = [subject.figures() for subject in subjects]
-    machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
-    lines = [f"Measured on {machine}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    lines = [f"Measured on {machine()}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
+    tell(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ run. Absolute times are this machine's; ratios travel.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ import httpx
 import psutil
 
 from gpuledger.dialects.dcgm.collectors import DEFAULT
-from tables import write_between
+from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -217,18 +215,19 @@ def against_the_peer(seconds: float, rounds: int) -> list[str]:
         ours = [sys.executable, "-m", "gpuledger", "serve", "--source", "nvml", "--listen-address", address]
         peer = str(Path(sys.executable).with_name("nvitop-exporter"))
         theirs = [peer, "--bind-address", "127.0.0.1", "--port", str(theirs_port), "--interval", "1"]
-        pairs = []
-        for _ in range(rounds):
-            a = whole_process(ours, env, f"http://{address}/metrics/native", seconds)
-            b = whole_process(theirs, env, f"http://127.0.0.1:{theirs_port}/metrics", seconds)
-            pairs.append((a, b))
+        few = [*ours, "--dialect", "process,session,energy", "--kubernetes-enabled", "false"]
+        at = f"http://{address}/metrics"
+        programs = ((ours, at), (few, at), (theirs, f"http://127.0.0.1:{theirs_port}/metrics"))
+        told = [
+            [whole_process(command, env, url, seconds) for command, url in programs] for _ in range(rounds)
+        ]
     rows = ["| program | CPU ms a tick | resident MiB |", "|---|---|---|"]
-    for index, label in enumerate(("gpuledger serve", "nvitop-exporter")):
-        cpu = median(pair[index][0] for pair in pairs)
-        memory = median(pair[index][1] for pair in pairs)
+    for index, label in enumerate(("gpuledger serve", "gpuledger serve, three dialects", "nvitop-exporter")):
+        cpu = median(each[index][0] for each in told)
+        memory = median(each[index][1] for each in told)
         rows.append(f"| {label} | {cpu:.1f} | {memory:.1f} |")
-    cpu_ratio = median(b[0] / a[0] for a, b in pairs)
-    memory_ratio = median(b[1] / a[1] for a, b in pairs)
+    cpu_ratio = median(theirs[0] / ours[0] for ours, _, theirs in told)
+    memory_ratio = median(theirs[1] / ours[1] for ours, _, theirs in told)
     rows.append(f"| ratio, theirs to ours | {cpu_ratio:.1f} | {memory_ratio:.2f} |")
     return rows
 
@@ -249,10 +248,9 @@ def table(rows: list[Figures]) -> list[str]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--quick", action="store_true", help="the size of the budget alone")
     asked.add_argument("--seconds", type=float, default=6.0, help="how long each program is watched")
-    asked.add_argument("--write", type=Path, help="put the tables between the marks of this file")
     given = asked.parse_args()
     sizes = [BUDGET] if given.quick else SIZES
     rows = []
@@ -261,9 +259,8 @@ def main() -> None:
             rows.append(measure(source, gpus, processes, given.seconds))
             print(table(rows[-1:])[-1], flush=True)
     peer = against_the_peer(given.seconds, 1 if given.quick else 3)
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, Linux {platform.machine()}"
     lines = [
-        f"Measured on {machine}.",
+        f"Measured on {machine()}.",
         "",
         *table(rows),
         "",
@@ -276,9 +273,7 @@ def main() -> None:
         "",
         *dcgm(),
     ]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

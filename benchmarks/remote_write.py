@@ -8,11 +8,9 @@ process on this machine that reads requests and answers 204.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
-import platform
 import random
 import re
 import sys
@@ -22,7 +20,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tables import write_between
+from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -164,10 +162,9 @@ async def backlog(url: str, directory: Path, payloads: list[bytes], gib: float) 
 
 def main() -> None:
     """Measure, print, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--gib", type=float, default=1.0)
-    asked = parser.parse_args()
+    asked = parser(__doc__)
+    asked.add_argument("--gib", type=float, default=1.0, help="how long the queue becomes")
+    given = asked.parse_args()
     mine, other = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=receiver, args=(other,), daemon=True)
     process.start()
@@ -179,12 +176,10 @@ def main() -> None:
             accepting, total = asyncio.run(cost(url, Path(folder, str(most)), payloads, most))
             rows.append(f"| CPU per sample, {most} a request: all in all | {total:.2f} µs |")
             rows.append(f"| of it `accept` (snappy, checksum, write) | {accepting:.2f} µs |")
-        rows += asyncio.run(backlog(url, Path(folder, "long"), payloads, asked.gib))
+        rows += asyncio.run(backlog(url, Path(folder, "long"), payloads, given.gib))
     process.terminate()
-    rows += ["", f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}."]
-    print("\n".join(rows))
-    if asked.write:
-        write_between(asked.write, MARKS, rows)
+    rows += ["", f"{machine()}."]
+    tell(rows, given.write, MARKS)
 
 
 if __name__ == "__main__":

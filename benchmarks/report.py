@@ -8,9 +8,7 @@ detail. Each row is a process of its own: wall time and peak resident memory, th
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import sqlite3
 import sys
 import tempfile
@@ -21,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tables import write_between
+from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -204,8 +202,7 @@ def ask(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
+    asked = parser(__doc__)
     given = asked.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -215,14 +212,14 @@ def main() -> None:
         for question, words in QUESTIONS.items():
             runs = [ask(folder, words) for _ in range(3)]
             rows.append(Figures(question, median(run[0] for run in runs), median(run[1] for run in runs)))
-    machine = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {os.cpu_count()} cores"
     many = GPUS * HOURS * PER_HOUR
-    lines = [f"Measured on {machine}; {many:,} sessions, {DAYS} days of hours, {size:.0f} MiB of books.", ""]
+    lines = [
+        f"Measured on {machine()}; {many:,} sessions, {DAYS} days of hours, {size:.0f} MiB of books.",
+        "",
+    ]
     lines += ["| question | seconds | peak memory, MiB |", "|---|---|---|"]
     lines += [f"| {row.name} | {row.seconds:.2f} | {row.memory:.0f} |" for row in rows]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

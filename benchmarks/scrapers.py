@@ -8,7 +8,6 @@ over the second, as Prometheus spreads its targets. `--write` puts the table int
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import os
@@ -22,7 +21,7 @@ from statistics import median, quantiles
 
 import psutil
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -118,14 +117,10 @@ def churn(starts: int = 10_000) -> str:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--seconds", type=float, default=30.0, help="how long the clients scrape")
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
-    lines = [*scrapers(given.seconds), "", churn()]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell([*scrapers(given.seconds), "", churn()], given.write, MARKS)
 
 
 if __name__ == "__main__":

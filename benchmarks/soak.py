@@ -9,7 +9,6 @@ every fourth tick, and one on the simulator at twenty times the speed. Each is a
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -118,10 +117,9 @@ def row(name: str, samples: list[Sample]) -> tuple[str, bool]:
 
 def main() -> None:
     """Soak, judge, and write the table where asked."""
-    arguments = argparse.ArgumentParser(description="Soak a node.")
-    arguments.add_argument("--minutes", type=float, default=60.0)
-    arguments.add_argument("--write", type=Path, help="the document between whose marks the table goes")
-    given = arguments.parse_args()
+    asked = parser(__doc__)
+    asked.add_argument("--minutes", type=float, default=60.0)
+    given = asked.parse_args()
     os.environ.setdefault("PYTHONPATH", str(ROOT / "src"))
     with tempfile.TemporaryDirectory(prefix="gpuledger-soak-") as folder:
         found = soak(given.minutes * 60, Path(folder))
@@ -130,9 +128,7 @@ def main() -> None:
     for name, samples in found.items():
         print(name, "MiB over time:", *(f"{one.resident / 1024:.1f}" for one in samples[:: LOOKS // 40]))
     lines = [head, "|---|---|---|---|---|---|---|", *(line for line, _ in rows_told)]
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(lines, given.write, MARKS)
     if not all(flat for _, flat in rows_told):
         raise SystemExit("not flat")
 

@@ -8,7 +8,6 @@ A scraper comes every second besides. Times are the client's on the same machine
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -21,7 +20,7 @@ from statistics import quantiles
 import httpx
 import psutil
 
-from tables import write_between
+from tables import parser, tell
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -89,14 +88,10 @@ def watchers(seconds: int) -> Iterator[str]:
 
 def main() -> None:
     """Measure, print, and write where asked."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = parser(__doc__)
     asked.add_argument("--seconds", type=int, default=20, help="how long the pages are open")
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
     given = asked.parse_args()
-    lines = list(watchers(given.seconds))
-    print("\n".join(lines))
-    if given.write:
-        write_between(given.write, MARKS, lines)
+    tell(watchers(given.seconds), given.write, MARKS)
 
 
 if __name__ == "__main__":

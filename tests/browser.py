@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Response, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Response,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 CHROMIUM = "/usr/bin/chromium"
 _ARGUMENTS = [
@@ -84,6 +93,20 @@ class Look:
 
     def hash(self) -> str:
         return urlsplit(self.page.url).fragment
+
+    def tell(self, address: str, change: Callable[[Any], None]) -> None:
+        """From here on the node's answers from below /api/v1/ say otherwise."""
+
+        def changed(route: Route) -> None:
+            answer = route.fetch()
+            if answer.status != 200:
+                route.fulfill(response=answer)
+                return
+            told = answer.json()
+            change(told)
+            route.fulfill(response=answer, json=told)
+
+        self.page.route(f"**/api/v1/{address}", changed)
 
     def axe(self) -> list[str]:
         """What axe finds wrong, one line each."""

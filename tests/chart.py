@@ -11,9 +11,16 @@ from typing import Any
 import yaml
 from helm_python import Chart, _native
 
+from gpuledger.cli.flags import parse, parser
+from gpuledger.config.assemble import assemble
+from gpuledger.config.node import COLLECT, EVERYTHING, NODE
+from gpuledger.model.settings import build
+
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy/helm/gpuledger"
 MANIFESTS = ROOT / "kubernetes"
+# Settings of the commands that its pods run.
+GROUPS = {"serve": NODE, "collect": COLLECT}
 
 OLDEST = "v1.20.15"
 NEWEST = "v1.37.0"
@@ -228,3 +235,19 @@ def settings(values: Values | None = None, **options: Any) -> dict[str, Any]:
     """The program's configuration file as the ConfigMap has it."""
     found = [one for one in of_kind("ConfigMap", values, **options) if "gpuledger.yaml" in one["data"]]
     return dict(yaml.safe_load(found[0]["data"]["gpuledger.yaml"]))
+
+
+def taken(container: dict[str, Any], config: dict[str, str], folder: Path) -> dict[str, Any]:
+    """The values that the program has from a container's arguments, environment and configuration file."""
+    command, *arguments = container["args"]
+    for name, text in config.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    arguments = [word.replace("/etc/gpuledger/config", str(folder)) for word in arguments]
+    environment = {one["name"]: one.get("value", "node-1") for one in container["env"]}
+    groups = GROUPS[command]
+    given = parse(parser(command, "", "", groups), groups.values(), arguments, environment)
+    assert given.words == ()
+    values = assemble(groups.values(), given.flags, environment, given.config, EVERYTHING)
+    for group in groups.values():
+        build(group, values)
+    return values

@@ -6,6 +6,7 @@ for the energy counters, which follow power: every page can be held against what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from ctypes import CDLL, c_void_p
 from pathlib import Path
@@ -16,12 +17,13 @@ from books_helpers import SETTINGS, assert_books_balance, assert_tells_everythin
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.store.prune import Limits
 from gpuledger.ledger.store.store import Store
-from gpuledger.model.devices import Instance
 from gpuledger.model.page import Page
 from gpuledger.model.process import HostFacts
 from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVLINK_RATE, Quantity
 from gpuledger.model.snapshot import Reading
 from gpuledger.node.loop import Node
+from gpuledger.sources import nvml
+from gpuledger.sources.nvml.codes import NAMES
 from gpuledger.sources.nvml.fields import METRICS
 from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import ALL, FakeHost, Machine, pids
@@ -31,6 +33,22 @@ MILLIWATTS = 100_000
 OF_A_DEVICE = ("nvmlDevice", "nvmlGpmQuery", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet")
 # What takes two ticks.
 LATER = frozenset({NVLINK_RATE, *(metric.quantity for metric in METRICS)})
+# One that is newer than our table, too.
+CODES = (*NAMES, 77)
+# What `doctor` alone asks.
+DOCTORS = {"checks.py", "gpu_checks.py", "gpu_health.py", "probe.py"}
+# Only whether the library has them is asked.
+SYMBOLS = {"nvmlDeviceGetConfComputeMemSizeInfo", "nvmlDeviceGetRunningProcessDetailList"}
+LISTS = ("Compute", "Graphics", "MPSCompute")
+
+
+def calls_of_the_source() -> list[str]:
+    folder = Path(nvml.__path__[0])
+    text = "".join(file.read_text() for file in sorted(folder.glob("*.py")) if file.name not in DOCTORS)
+    found = set(re.findall(r'"(nvml[A-Z]\w+)"', text)) - SYMBOLS
+    lists = {f"nvmlDeviceGet{kind}RunningProcesses" for kind in LISTS}
+    assert lists <= found
+    return sorted(found - lists | {f"{call}_v3" for call in lists})
 
 
 def cards() -> list[NvmlGpu]:
@@ -48,11 +66,6 @@ def cut() -> NvmlGpu:
     card.uuid, card.activity = "GPU-cut", 20.0
     card.instances = [NvmlInstance(0, gi=1, activity=20.0), NvmlInstance(1, gi=2, activity=20.0)]
     return card
-
-
-def place_of(reading: Reading) -> str:
-    """`GI_CI` of an Instance."""
-    return reading.device.name if isinstance(reading.device, Instance) else ""
 
 
 class Driver:
@@ -158,7 +171,7 @@ class FaultRig(Machine):
     def page(self, seconds: float = 1.0) -> Page:
         """A tick, and what holds after any: no crash, books that add up, no counter that steps back."""
         self.before = self.readings if self.pages and self.source._library.started else {}
-        self.clock.go(seconds)
+        self.clock.advance(seconds)
         if self.state.time is not None:
             self.state.time += seconds
         self.state.write()
@@ -208,7 +221,7 @@ class FaultRig(Machine):
             return [10]
         if reading.device.gpu.uuid == "GPU-whole":
             return [11]
-        return {"1_0": [21], "2_0": [22]}.get(place_of(reading), [])
+        return {"1_0": [21], "2_0": [22]}.get(reading.device.instance, [])
 
     def lacks(self) -> list[str]:
         """What the last page does not tell that is so, in words, and does not say that the card lacks it."""
@@ -240,13 +253,10 @@ class FaultRig(Machine):
             and told == {uuid: truth.keys() for uuid, truth in self.truth.items()}
         )
 
-    def hears(self, xid: int) -> bool:
-        """Whether an Xid of the card that is whole is told in the next tick."""
-        self.state.events.append((1, xid))
-        seen = self.page().snapshot
-        return seen is not None and [(event.gpu.uuid, event.xid) for event in seen.xids] == [
-            ("GPU-whole", xid)
-        ]
+    def xids(self, ticks: int) -> list[tuple[str, int]]:
+        """Uuid and number of each Xid that the last so many ticks told."""
+        seen = [page.snapshot for page in self.pages[-ticks:] if page.snapshot is not None]
+        return [(event.gpu.uuid, event.xid) for snapshot in seen for event in snapshot.xids]
 
     def settle(self, most: int) -> int:
         """Tick until the last page is whole; how many ticks it took, at most so many."""

@@ -1,7 +1,7 @@
 """Machine instructions, counted by valgrind's callgrind: what a piece of work costs, whatever else runs.
 
-Per piece they are the difference between two runs that do it more and less often, with hashes that are the
-same in each: equal to the second decimal from run to run.
+Per piece they are the difference between a run that does everything a little and one that does this more
+often, with hashes that are the same in each: equal to the second decimal from run to run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -51,18 +52,18 @@ state = ledger.post(snapshots[0])
 page = Page(clock.unix(), source.info, snapshots[0], state, Health())
 kept = PageStore(every, clock, page, DEFAULT).handler(DEFAULT)
 kept(request)
-for number in range(int(sys.argv[2])):
-    if sys.argv[1] == "post":
-        ledger.post(snapshots[number + 1])
-    elif sys.argv[1] == "render":
-        PageStore(every, clock, page, DEFAULT).handler(DEFAULT)(request)
-    else:
-        kept(request)
+posts, renders, scrapes = map(int, sys.argv[1:])
+for seen in snapshots[1 : posts + 1]:
+    ledger.post(seen)
+for _ in range(renders):
+    PageStore(every, clock, page, DEFAULT).handler(DEFAULT)(request)
+for _ in range(scrapes):
+    kept(request)
 """
 
 
-def instructions(work: str, times: int) -> int:
-    """Of a whole process that does the work so often."""
+def instructions(*times: int) -> int:
+    """Of a whole process that does each of the works so often."""
     with tempfile.TemporaryDirectory() as folder:
         env = {
             **os.environ,
@@ -71,13 +72,19 @@ def instructions(work: str, times: int) -> int:
             "GPULEDGER_STATE_DIR": "none",
         }
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
-        command += [sys.executable, "-s", "-c", WORKER, work, str(times)]
+        command += [sys.executable, "-s", "-c", WORKER, *map(str, times)]
         done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
     found = re.search(r"Collected : (\d+)", done.stderr)
     assert found, done.stderr
     return int(found[1])
 
 
+@cache
+def fewest() -> int:
+    """Of the process that the others are compared with."""
+    return instructions(*[FEW] * len(WORKS))
+
+
 def per_piece(work: str) -> float:
     """What one more piece of work costs."""
-    return (instructions(work, MANY) - instructions(work, FEW)) / (MANY - FEW)
+    return (instructions(*(MANY if one == work else FEW for one in WORKS)) - fewest()) / (MANY - FEW)

@@ -20,19 +20,6 @@ Json = dict[str, Any]
 END, CUT = object(), object()
 
 
-class FakeClock:
-    """A clock that tests set."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-
-    def unix(self) -> float:
-        return self.now
-
-    def elapsed(self) -> float:
-        return self.now
-
-
 class NoWait(Random):
     """Chance that never lets anybody wait."""
 

@@ -43,6 +43,14 @@ def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subproce
     )
 
 
+def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The only line on stderr of a command that ended with this code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
 class Program:
     """A running program whose stderr is kept line by line."""
 

@@ -26,6 +26,21 @@ DCGM_FI_DEV_GPU_UTIL{gpu="0",namespace="team-a",pod="train",container="main"} 7
 # TYPE gpu_process_count gauge
 gpu_process_count{gpu="0"} 1
 """
+WHATAP = {"name": "whatap-node-agent"}
+CUSTOM = {"app": "custom-dcgm", "component": "gpu-exporter"}
+# What vmagent tells and Prometheus does not, or the other way round.
+APART = ("agent", "k8s_pod_container_image", "k8s_service_cluster_ip", "k8s_service_type")
+
+
+def endpoint(port: int | str) -> Json:
+    return {"port": str(port), "path": "/metrics", "interval": "1s", "scheme": "http"}
+
+
+def monitor(name: str, namespaces: list[str] | None, selector: Json, *endpoints: Json, **more: Any) -> Json:
+    target = {"targetName": name, "type": "PodMonitor", "enabled": True, "selector": selector, **more}
+    if namespaces is not None:
+        target["namespaceSelector"] = {"matchNames": namespaces}
+    return {**target, "endpoints": list(endpoints)}
 
 
 class Everywhere:

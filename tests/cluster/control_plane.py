@@ -21,6 +21,9 @@ from cluster.daemon import Daemon
 from running import free_port
 
 Json = dict[str, Any]
+# Whom deploy/rbac.yaml and deploy/agent-rbac.yaml give rights to.
+ACCOUNT = "system:serviceaccount:gpuledger:gpuledger"
+AGENT_ACCOUNT = f"{ACCOUNT}-agent"
 
 _AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
@@ -300,3 +303,22 @@ def _answers(client: httpx.Client, path: str) -> bool:
             return client.get(path).is_success
         except httpx.TransportError:
             return False
+
+
+def may(
+    plane: ControlPlane,
+    group: str,
+    resource: str,
+    verb: str,
+    *,
+    account: str = ACCOUNT,
+    namespace: str = "",
+    name: str = "",
+) -> bool:
+    """Whether the server would let an account do it."""
+    plural, _, part = resource.partition("/")
+    wanted = {"group": group, "resource": plural, "subresource": part, "verb": verb}
+    wanted |= {"namespace": namespace, "name": name}
+    review = {"spec": {"user": account, "resourceAttributes": wanted}}
+    answer = plane.admin.call("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])

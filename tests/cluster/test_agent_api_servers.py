@@ -14,13 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from certificates import Certificates
-from cluster.agents import Agent, Agents, Everywhere, Objects
-from cluster.control_plane import ControlPlane, Json
-from cluster.test_agent_discovery import CUSTOM, endpoint, monitor
+from cluster.agents import CUSTOM, Agent, Agents, Everywhere, Objects, endpoint, monitor
+from cluster.control_plane import AGENT_ACCOUNT, ControlPlane, Json
 from running import wait_until
 from scripted_target import Answer, scripted
 
-ACCOUNT = "system:serviceaccount:gpuledger:gpuledger-agent"
 RBAC = "apis/rbac.authorization.k8s.io/v1"
 
 
@@ -36,7 +34,7 @@ def suspended(agent: Agent) -> Iterator[None]:
 
 def pods_asked(plane: ControlPlane, since: int) -> list[dict[str, list[str]]]:
     """The queries for pods of all namespaces that the agent has made, oldest first."""
-    parts = [urlsplit(event["requestURI"]) for event in plane.audited(ACCOUNT)[since:]]
+    parts = [urlsplit(event["requestURI"]) for event in plane.audited(AGENT_ACCOUNT)[since:]]
     return [parse_qs(part.query) for part in parts if part.path == "/api/v1/pods"]
 
 
@@ -56,7 +54,7 @@ def test_after_an_expired_version_everything_is_listed_anew(
         objects.forget("api/v1/namespaces/gone/pods/goes")
         objects.pod("gone", "comes", "127.0.7.3", CUSTOM, ports={"metrics": port})
         control_plane.compact()
-        heard = len(control_plane.audited(ACCOUNT))
+        heard = len(control_plane.audited(AGENT_ACCOUNT))
         with control_plane.server_away():
             """What the server knows begins with what there is now."""
     agent.wait_targets(f"127.0.7.1:{port}", f"127.0.7.3:{port}")

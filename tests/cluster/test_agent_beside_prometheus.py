@@ -14,15 +14,11 @@ from typing import Any
 import httpx
 import yaml
 
-from cluster.agents import Agents, Everywhere, Objects
-from cluster.test_agent_discovery import CUSTOM, WHATAP, endpoint, monitor
+from cluster.agents import APART, CUSTOM, WHATAP, Agents, Everywhere, Objects, endpoint, monitor
 from running import Program, free_port, gpuledger, wait_until
 
 # All that Prometheus tells of a target becomes a label of its series, and so does what we tell of it.
 TOLD = [{"regex": "__meta_kubernetes_(.+)", "action": "labelmap", "replacement": "k8s_$1"}]
-
-# What vmagent tells and Prometheus does not, or the other way round.
-APART = ("agent", "k8s_pod_container_image", "k8s_service_cluster_ip", "k8s_service_type")
 
 
 def series(store: str, agent: str) -> set[str]:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any
 
 import pytest
 
-from cluster.agents import Agents, Everywhere, Objects
+from cluster.agents import CUSTOM, WHATAP, Agents, Everywhere, Objects, endpoint, monitor
 from cluster.control_plane import ControlPlane, Json
 from running import wait_until
 
-WHATAP = {"name": "whatap-node-agent"}
-CUSTOM = {"app": "custom-dcgm", "component": "gpu-exporter"}
 # A change is to be seen within two seconds; a machine that is busy gets more.
 SOON = 30.0
-
-
-def endpoint(port: int | str) -> Json:
-    return {"port": str(port), "path": "/metrics", "interval": "1s", "scheme": "http"}
-
-
-def monitor(name: str, namespaces: list[str] | None, selector: Json, *endpoints: Json, **more: Any) -> Json:
-    target = {"targetName": name, "type": "PodMonitor", "enabled": True, "selector": selector, **more}
-    if namespaces is not None:
-        target["namespaceSelector"] = {"matchNames": namespaces}
-    return {**target, "endpoints": list(endpoints)}
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from signal import SIGTERM
 import httpx
 import pytest
 
-from cluster.agents import Agent, Agents, Everywhere, Objects
+from cluster.agents import CUSTOM, Agent, Agents, Everywhere, Objects, endpoint, monitor
 from cluster.control_plane import Json
-from cluster.test_agent_discovery import CUSTOM, endpoint, monitor
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.agent.scrape.timing import Beat
 from running import wait_until

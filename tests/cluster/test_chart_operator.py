@@ -15,6 +15,7 @@ import yaml
 from cluster.control_plane import ControlPlane, Json
 from cluster.helm import CHART, Helm, rendered
 from gpuledger.operator.crds.definitions import gpu_monitor_crd, whatap_agent_crd
+from gpuledger.operator.reconcile import FINALIZER
 from running import wait_until
 
 IN = "ruled"
@@ -135,7 +136,7 @@ def test_before_the_release_goes_resources_and_definitions_do(
     body = {
         "apiVersion": "gpuledger.dev/v1alpha1",
         "kind": "GpuMonitor",
-        "metadata": {"name": "gpus", "finalizers": ["gpuledger.dev/objects"]},
+        "metadata": {"name": "gpus", "finalizers": [FINALIZER]},
         "spec": {},
     }
     wait_until(lambda: control_plane.admin.ask("GET", MONITORS).is_success, "the definition to be served")

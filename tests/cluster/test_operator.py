@@ -11,6 +11,7 @@ from cluster.control_plane import ControlPlane, Json
 from cluster.document_002 import EXAMPLES, HYBRID
 from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, RunningOperator, installed
 from running import wait_until
+from sockets import listening, named_sockets
 
 Start = Callable[..., RunningOperator]
 EXPORTER = "gpumonitor-main-exporter"
@@ -298,6 +299,21 @@ BEYOND: dict[str, tuple[Json, str, str]] = {
         "Rejected",
         "must be less than or equal to cpu limit",
     ),
+    "a flag that there is not": (
+        {"exporter": {"args": ["--intervall=5s"]}},
+        "InvalidSpec",
+        "spec.exporter.args: unknown flag '--intervall'",
+    ),
+    "a GPU for the exporter": (
+        {"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
+        "InvalidSpec",
+        "spec.exporter.resources.limits.nvidia.com/gpu",
+    ),
+    "a password in a URL": (
+        {"agent": {"remoteWrite": [{"url": "https://ann:hunter2@store/write"}]}},
+        "InvalidSpec",
+        "spec.agent.remoteWrite[0].url",
+    ),
     "a relabelling that is none": (
         {
             "agent": {
@@ -353,6 +369,31 @@ def test_of_two_that_choose_the_same_nodes_the_later_is_refused(cluster: Install
     cluster.apply("GpuMonitor", "other", {**first, "exporter": {"nodeSelector": {"pool": "b"}}})
     cluster.wait_condition("GpuMonitor", "other", "Degraded", "False", "AsWanted")
     assert len(cluster.made()) == 2 * len(made)
+
+
+def test_the_earlier_that_comes_to_the_nodes_of_the_later_has_them_alone(cluster: Installed) -> None:
+    cluster.apply(
+        "GpuMonitor", "main", {"exporter": {"nodeSelector": {"pool": "a"}}, "agent": {"enabled": False}}
+    )
+    cluster.wait_made("GpuMonitor", "main")
+    cluster.apply("GpuMonitor", "other", {"exporter": {"nodeSelector": {"pool": "b"}}})
+    cluster.wait_made("GpuMonitor", "other")
+    cluster.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
+    cluster.wait_condition("GpuMonitor", "other", "Degraded", "True", "Overlap")
+    theirs = f"DaemonSet {NAMESPACE}/gpumonitor-other-exporter"
+    wait_until(lambda: theirs not in cluster.made(), "the later one's exporters to be gone")
+    wait_until(lambda: "taken away" in _last_error(cluster, "other"), "that to be told")
+    assert f"DaemonSet {NAMESPACE}/{EXPORTER}" in cluster.made()
+    assert f"StatefulSet {NAMESPACE}/gpumonitor-other-agent" in cluster.made()
+    cluster.apply(
+        "GpuMonitor", "main", {"exporter": {"nodeSelector": {"pool": "a"}}, "agent": {"enabled": False}}
+    )
+    wait_until(lambda: theirs in cluster.made(), "the later one's exporters to come back")
+    cluster.wait_condition("GpuMonitor", "other", "Degraded", "False", "AsWanted")
+
+
+def _last_error(cluster: Installed, name: str) -> str:
+    return str((cluster.read("GpuMonitor", name) or {})["status"].get("lastError"))
 
 
 def test_the_later_gets_its_nodes_when_the_first_is_gone(cluster: Installed) -> None:
@@ -454,3 +495,5 @@ def test_probes_and_metrics_are_served(shared: RunningOperator) -> None:
     assert shared.get("/-/ready").status_code == 200
     assert shared.value('gpuledger_operator_served{kind="WhatapAgent"}') == 1
     assert shared.value('gpuledger_operator_api_requests_total{method="GET",code="403"}') == 0
+    assert listening(shared.pid) == {f"tcp {shared.url.removeprefix('http://')}"}
+    assert named_sockets(shared.pid) == set()

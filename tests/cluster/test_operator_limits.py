@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.control_plane import Client, ControlPlane
+from cluster.control_plane import Client, ControlPlane, may
 from cluster.document_002 import EXAMPLES
 from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, installed
-from cluster.test_rbac import may
 from gpuledger.operator.crds.definitions import whatap_agent_crd
 from running import wait_until
 
@@ -25,7 +24,7 @@ def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
         yield made
 
 
-WRITE = ("create", "patch", "update", "delete")
+WRITE = ("create", "patch", "delete")
 
 
 @pytest.mark.parametrize(
@@ -58,12 +57,17 @@ def test_it_may_write_what_it_makes_and_nothing_else(
             control_plane, group, resource, verb, account=release.user, namespace=namespace, name=name
         )
         assert found is allowed, verb
+    # What it makes it applies, and never replaces.
+    assert not may(control_plane, group, resource, "update", account=release.user, namespace=namespace)
 
 
 def test_it_reads_no_secret_and_no_node(release: Installed, control_plane: ControlPlane) -> None:
     for verb in ("get", "list", "watch"):
         for resource in ("secrets", "nodes"):
             assert not may(control_plane, "", resource, verb, account=release.user, namespace=NAMESPACE)
+    # Where an agent answers it asks pod by pod.
+    assert may(control_plane, "", "pods", "get", account=release.user, namespace=NAMESPACE)
+    assert not may(control_plane, "", "pods", "list", account=release.user, namespace=NAMESPACE)
 
 
 def test_it_gives_no_role_but_those_of_the_chart(release: Installed, control_plane: ControlPlane) -> None:

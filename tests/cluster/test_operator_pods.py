@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cluster.agents import APART
 from cluster.control_plane import ControlPlane, Json
 from cluster.node import Node
 from cluster.operators import WHATAP, Installed, installed
-from cluster.test_agent_beside_prometheus import APART
 from running import Program, free_port, gpuledger, wait_until
 from unit.operator_support import SIMPLE
 

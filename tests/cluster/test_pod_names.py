@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from cluster.cgroups import Branch
-from cluster.control_plane import ControlPlane, Json
+from cluster.control_plane import ACCOUNT, ControlPlane, Json
 from cluster.ledger import NOBODY, ledger
 from cluster.node import GPUS
 from cluster.pods import NAMESPACE, Pods, container, pod
 from running import wait_until
 
-ACCOUNT = "system:serviceaccount:gpuledger:gpuledger"
 MIB = 1 << 20
 
 

@@ -31,11 +31,17 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the archive unpacks itself when it is called first."""
+    return tmp_path_factory.mktemp("unpacked")
+
+
 @pytest.fixture
-def clean(tmp_path: Path) -> list[str]:
+def clean(unpacked: Path, tmp_path: Path) -> list[str]:
     """Runs a command in an empty folder, with no variable but the search path and where to unpack."""
     (tmp_path / "empty").mkdir()
-    variables = (f"PATH={Path(sys.executable).parent}:{os.defpath}", f"PEX_ROOT={tmp_path / 'unpacked'}")
+    variables = (f"PATH={Path(sys.executable).parent}:{os.defpath}", f"PEX_ROOT={unpacked}")
     return ["env", "-i", "-C", str(tmp_path / "empty"), *variables]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from node_exporter import node_exporter, samples
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import PATIENCE, Program, gpuledger, promtool_check, wait_until
+from running import PATIENCE, Program, gpuledger, one_line, promtool_check, wait_until
 
 NAME = "gpu_processes.prom"
 # A busy machine must not make a tick late by three intervals: the file would go meanwhile, as it should.
@@ -76,14 +76,6 @@ def collecting(*arguments: str, env: dict[str, str] | None = None) -> Iterator[P
 
 def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
-
-
-def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """The only line on stderr of a command that ended with this code."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    return line
 
 
 def environment(state: NvmlState) -> dict[str, str]:

@@ -59,6 +59,28 @@ def test_the_driver_is_found_as_every_program_finds_it(nvml: NvmlState) -> None:
     assert found["gpu.processes"]["why"] == "readable, 1 entries on GPUs 0-1"
 
 
+def test_what_the_kubelet_handed_out_is_compared_with_the_gpus_that_are_here(
+    nvml: NvmlState, tmp_path: Path
+) -> None:
+    nvml.gpus[0].uuid = "GPU-00000000-0000-0000-0000-000000000001"
+    nvml.write()
+    ids = {"0": [nvml.gpus[0].uuid, "GPU-of-another-machine"]}
+    entry = {"PodUID": "u", "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "DeviceIDs": ids}
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    done = doctor(
+        *("--kubernetes-enabled", "true", "--kubernetes-names", "none"),
+        *("--pod-resources-socket", str(tmp_path / "none"), "--device-plugin-checkpoint", str(checkpoint)),
+        *("--format", "json"),
+        state=nvml,
+    )
+    told = [one["why"] for one in json.loads(done.stdout)["findings"] if one["check"] == "kubernetes.devices"]
+    assert [one.partition(":")[0] for one in told] == [
+        "1 are GPUs of this machine",
+        "1 match no GPU here, read as uuid",
+    ]
+
+
 def test_a_driver_that_hangs_is_said_to_hang(nvml: NvmlState) -> None:
     nvml.hang = ("nvmlDeviceGetUUID",)
     nvml.write()
@@ -126,7 +148,7 @@ def test_what_serve_would_refuse_is_refused_alike(arguments: tuple[str, ...], li
     assert line in done.stderr
 
 
-def test_help_teaches() -> None:
+def test_help_teaches_with_examples() -> None:
     text = doctor("--help").stdout
     for words in ("exit code: 1", "verdicts:", "kubectl exec POD -- gpuledger doctor", "--textfile-dir"):
         assert words in text

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from dashboards import (
+    DASHBOARDS,
+    EVERYTHING,
+    FIXED,
+    GRAFANA,
+    batch_node,
+    column,
+    each_panel,
+    each_range,
+    each_table,
+    escaped,
+    panel,
+    substituted,
+)
 from running import prometheus, serving, wait_until
 
 pytestmark = pytest.mark.xdist_group("grafana")
-
-GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-DASHBOARDS: dict[str, dict[str, Any]] = {
-    file.stem: json.loads(file.read_text(encoding="utf-8"))
-    for file in sorted((GRAFANA / "dashboards").glob("*.json"))
-}
-PANELS = [
-    pytest.param(panel, id=f"{uid}: {panel['title']}")
-    for uid, dashboard in DASHBOARDS.items()
-    for panel in dashboard["panels"]
-    if panel["type"] != "row"
-]
-each_panel = pytest.mark.parametrize("panel", PANELS)
-each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
-each_range = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["targets"][0]["range"]])
 
 IDLE = """
 gpus:
@@ -55,16 +50,6 @@ scrape_configs:
     static_configs:
       - {{targets: ["{busy}", "{busy_again}"], labels: {{cluster: twice}}}}
 """
-EVERYTHING = {"cluster": ".*", "node": ".*", "gpu": ".*", "namespace": ".*"}
-# The windows that Grafana would put in for scrapes each second, and what stands in the boxes for prices.
-FIXED = {
-    "__range": "2m",
-    "__range_s": "120",
-    "__rate_interval": "10s",
-    "price_kwh": "0.30",
-    "pue": "1.4",
-    "price_gpu_hour": "1.5",
-}
 ZERO_WHEN_IDLE = {
     "gpuledger-usage": ("Active", "Held idle", "Open sessions", "Owners", "Owner not known"),
     "gpuledger-energy": ("Used by owners", "Nobody's"),
@@ -101,38 +86,12 @@ class Fleet:
         return sorted({row["metric"][label] for row in self.ask(expression) if row["metric"].get(label)})
 
 
-def escaped(text: str) -> str:
-    """As Grafana puts a chosen value into a regular expression within a PromQL string."""
-    return text if text == ".*" else re.sub(r"([.+*?()|\[\]{}^$])", r"\\\\\1", text)
-
-
-def substituted(expression: str, values: Mapping[str, str]) -> str:
-    return re.sub(r"\$(\w+)", lambda match: values.get(match[1], match[0]), expression)
-
-
-def panel(uid: str, title: str) -> dict[str, Any]:
-    (found,) = (one for one in DASHBOARDS[uid]["panels"] if one["title"] == title and one["type"] != "row")
-    return found
-
-
-def column(uid: str, title: str, heading: str) -> str:
-    """The query behind a column of a table."""
-    made = panel(uid, title)
-    names = made["transformations"][1]["options"]["renameByName"]
-    (letter,) = (name[-1] for name, told in names.items() if told == heading and name.startswith("Value #"))
-    (target,) = (target for target in made["targets"] if target["refId"] == letter)
-    return str(target["expr"])
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A Kubernetes node, a workstation, a node with a batch job, an idle node."""
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "idle.yaml").write_text(IDLE)
-    (folder / "jobs").mkdir()
-    (folder / "jobs" / "0").write_text("4711\n")
-    state = NvmlState(folder / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40)), NvmlGpu()]).write()
-    driver = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+    batch, driver = batch_node(folder)
     often = ("--interval", "500ms", "--energy.zero-hold", "2s")
     with ExitStack() as running:
 
@@ -145,7 +104,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         ports = {
             "busy": start("--source", "simulator", *fast, *dialects, *collectors),
             "desk": start("--source", "simulator:workstation", *fast),
-            "job": start("--source", "nvml", "--hpc-job-mapping-dir", str(folder / "jobs"), env=driver),
+            "job": start(*batch, env=driver),
             "idle": start("--source", f"simulator:{folder / 'idle.yaml'}"),
         }
         addresses = {name: f"127.0.0.1:{port}" for name, port in ports.items()}

@@ -6,6 +6,9 @@ import pytest
 
 from instruction_counts import per_piece
 
+# One process counts what all are compared with.
+pytestmark = pytest.mark.xdist_group("instructions")
+
 # Millions, of 8 GPUs and 64 processes: what CPython 3.11 took on 2026-11-28, and a third more.
 MOST = {"post": 13.5, "render": 49.0, "scrape": 0.07}
 

@@ -120,21 +120,6 @@ def test_who_was_refused_asks_again_much_later_than_who_lost_the_node(look: Look
     assert refused > 10 * lost
 
 
-def tell(look: Look, address: str, change: Callable[[Any], None]) -> None:
-    """From here on the node's answers say otherwise."""
-
-    def changed(route: Route) -> None:
-        answer = route.fetch()
-        if answer.status != 200:
-            route.fulfill(response=answer)
-            return
-        told = answer.json()
-        change(told)
-        route.fulfill(response=answer, json=told)
-
-    look.page.route(f"**/api/v1/{address}", changed)
-
-
 def colour(look: Look, selector: str, name: str = "backgroundColor") -> str:
     found: str = look(selector).first.evaluate("(node, name) => getComputedStyle(node)[name]", name)
     return found
@@ -154,7 +139,7 @@ def no_states(told: Any) -> None:
 def test_tiles_of_what_is_not_known_have_no_colour_of_a_state(
     look: Look, change: Callable[[Any], None]
 ) -> None:
-    tell(look, "snapshot", change)
+    look.tell("snapshot", change)
     look.open()
     for name in ("free", "held"):
         expect(look(f"#tile-{name}")).to_have_text("\N{EN DASH}")
@@ -170,7 +155,7 @@ def test_a_check_that_was_skipped_is_no_failure_in_a_panel_of_failures(look: Loo
         levels = ("fails", "skipped")
         told["findings"] = [{**finding, "check": level, "level": level} for level in levels]
 
-    tell(look, "health", one_fails)
+    look.tell("health", one_fails)
     look.open()
     expect(look("#health")).to_have_attribute("data-level", "failure")
     skipped = "#health .findings li[data-level=unknown] .state"
@@ -183,7 +168,7 @@ def test_in_a_narrow_header_a_long_verdict_gives_way_to_the_node_and_the_freshne
 ) -> None:
     wrong = "ledger: the disk is full; " * 6
     with looking(browser, server.url, viewport={"width": 1280, "height": 800}) as look:
-        tell(look, "snapshot", lambda told: told["status"].update(healthy=False, text=wrong))
+        look.tell("snapshot", lambda told: told["status"].update(healthy=False, text=wrong))
         look.open()
         expect(look("#verdict")).to_have_attribute("data-healthy", "no")
         whole = "(node) => node.scrollWidth <= node.clientWidth + 1"
@@ -240,7 +225,7 @@ def test_the_table_of_processes_fits_its_box_or_scrolls_with_all_its_columns(
     browser: Browser, server: Server, change: Callable[[Any], None]
 ) -> None:
     with looking(browser, server.url, viewport={"width": 1280, "height": 800}) as look:
-        tell(look, "snapshot", change)
+        look.tell("snapshot", change)
         look.open()
         inside = """(scroller) => {
             scroller.scrollLeft = scroller.scrollWidth;
@@ -261,7 +246,7 @@ def test_only_where_nothing_was_ever_read_there_are_no_readings_yet(
         (part,) = (one for one in told["collectors"] if one["name"] == "source")
         part["last_success"] = None if ago is None else part["last_success"] - ago
 
-    tell(look, "snapshot", nothing_read)
-    tell(look, "health", source)
+    look.tell("snapshot", nothing_read)
+    look.tell("health", source)
     look.open()
     expect(look("#fresh")).to_have_text(re.compile(words))

@@ -36,11 +36,12 @@ pytestmark = pytest.mark.xdist_group("week")
 DAY = 24 * HOUR
 STEP = 45.0
 # The counter is continuous here, so that the truth of an interval is that of its energy; each reading of it
-# is rounded down to a millijoule.
+# is rounded down to a millijoule. A card has six samples of its
+# engines a second; of one each the week is made in two thirds of the time.
 SCENARIO = """
 templates:
   card: &card {model: NVIDIA H100 80GB HBM3, sm_count: 132, memory: 80GB, empty_watts: 70,
-    resident_watts: 115, load_watts: 570, limit_watts: 700, counter_refresh: 0}
+    resident_watts: 115, load_watts: 570, limit_watts: 700, counter_refresh: 0, samples_per_second: 1}
 gpus:
   - <<: *card
     processes: [{name: python3, memory: 60GB, load: 0.9, busy: 50m, quiet: 10m,

@@ -9,30 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from running import Program, free_port, gpuledger, serving, wait_until
+from sockets import listening, named_sockets
 
 AGENT = "remote_write: [{url: 'http://127.0.0.1:1/write', name: nobody}]\n"
-
-
-def listening(pid: int) -> set[str]:
-    """Every TCP address on which the process or one of its children listens, and every UDP address that it
-    has, by the kernel's own tables.
-    """
-    found = set()
-    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
-        for one in process.net_connections("inet"):
-            if one.status == psutil.CONN_LISTEN:
-                found.add(f"tcp {one.laddr.ip}:{one.laddr.port}")
-            elif one.type == socket.SOCK_DGRAM:
-                found.add(f"udp {one.laddr.ip}:{one.laddr.port}")
-    return found
-
-
-def named_sockets(pid: int) -> set[str]:
-    return {one.laddr for one in psutil.Process(pid).net_connections("unix") if one.laddr}
+# Nobody is there, so none of several acts: it waits for its turn.
+OPERATOR = ("operator", "--kubernetes-api", "http://127.0.0.1:1", "--namespace", "gpu-monitoring")
 
 
 @contextmanager
@@ -89,6 +73,14 @@ def test_the_agent_listens_on_its_own_port_alone(tmp_path: Path) -> None:
         assert named_sockets(agent.process.pid) == set()
 
 
+def test_the_operator_listens_on_its_own_port_alone() -> None:
+    port = free_port()
+    with program(*OPERATOR, "--listen-address", f"127.0.0.1:{port}", until="listening on") as operator:
+        assert httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=30).status_code == 200
+        assert listening(operator.process.pid) == {f"tcp 127.0.0.1:{port}"}
+        assert named_sockets(operator.process.pid) == set()
+
+
 def statuses(url: str, *hosts: str) -> list[int]:
     return [httpx.get(url, headers={"Host": host}, trust_env=False, timeout=30).status_code for host in hosts]
 
@@ -101,8 +93,10 @@ def test_on_a_loopback_address_no_page_of_somebody_elses_reads_it_through_a_brow
     file.write_text(AGENT)
     words = ("agent", "--config", str(file), "--queue-directory", str(tmp_path / "queue"), "--drain", "0s")
     port = free_port()
-    with program(*words, "--listen-address", f"127.0.0.1:{port}", until="listening on"):
-        assert statuses(f"http://127.0.0.1:{port}", "evil.example", "localhost") == [421, 200]
+    for one in (words, OPERATOR):
+        with program(*one, "--listen-address", f"127.0.0.1:{port}", until="listening on"):
+            asked = statuses(f"http://127.0.0.1:{port}/metrics", "evil.example", "localhost")
+            assert asked == [421, 200], one[0]
 
 
 def test_over_http_nothing_is_changed_and_nothing_is_given_to_other_origins() -> None:
@@ -149,7 +143,24 @@ def test_limits_are_set_by_flags_and_told_to_be_fixed_when_they_change(tmp_path:
         wait_until(lambda: "web.limits.headers" in server.get("/health").text, "the word that it waits")
 
 
-@pytest.mark.parametrize("command", ["serve", "agent"])
+def test_the_operator_keeps_the_same_limits_and_names() -> None:
+    port = free_port()
+    limits = ("--web.limits.connections", "2", "--web.limits.headers", "9", "--web.hosts", "operator.lab")
+    with program(*OPERATOR, *limits, "--listen-address", f":{port}", until="listening on"):
+        url = f"http://127.0.0.1:{port}"
+        assert statuses(f"{url}/metrics", "operator.lab", "other.lab") == [200, 421]
+        many = {f"x-{number}": "y" for number in range(9)}
+        assert httpx.get(f"{url}/metrics", headers=many, trust_env=False, timeout=30).status_code == 431
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
+
+            def status(path: str) -> int:
+                return httpx.get(url + path, trust_env=False, timeout=30).status_code
+
+            wait_until(lambda: status("/metrics") == 503, "the limit of connections")
+            assert (status("/-/healthy"), status("/-/ready")) == (200, 200)
+
+
+@pytest.mark.parametrize("command", ["serve", "agent", "operator"])
 def test_a_limit_that_cannot_be_is_named(command: str, tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(AGENT)

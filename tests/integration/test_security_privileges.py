@@ -18,6 +18,7 @@ import pytest
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from ordinary import UID, environment, ordinary
 from running import PATIENCE, Program, gpuledger, serving, wait_until
+from scripted_target import Answer, scripted
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which root alone can")
 
@@ -197,6 +198,27 @@ def test_an_agent_needs_no_privilege_and_keeps_its_queue_to_itself(home: Path) -
             assert {stat.S_IMODE(one.stat().st_mode) for one in kept if one.is_dir()} == {0o700}
             assert {stat.S_IMODE(one.stat().st_mode) for one in kept if one.is_file()} == {0o600}
             assert {one.stat().st_uid for one in kept} == {UID}
+
+
+@AS_ROOT
+def test_an_operator_needs_no_privilege_and_writes_no_file(home: Path) -> None:
+    """An account without a right is refused, once a line. What it may do with those of the chart is told by
+    tests/cluster/test_operator_limits.py.
+    """
+    with scripted(lambda _: Answer("{}", status=403)) as api:
+        server = ("--kubernetes-api", f"http://127.0.0.1:{api.port}", "--namespace", "gpu-monitoring")
+        arguments = ("operator", *server, "--lease-duration", "1s", "--listen-address", "127.0.0.1:0")
+        with running(arguments, environment(home)) as (program, url):
+            refused = re.compile(r'api_requests_total\{method="GET",code="403"\} (\d+)$', re.MULTILINE)
+            wait_until(
+                lambda: (found := refused.search(page(url, "/metrics"))) and int(found[1]) > 1,
+                "two refusals",
+            )
+            assert "\ngpuledger_operator_leading 0\n" in page(url, "/metrics")
+            assert page(url, "/-/ready") == "OK\n"
+            assert set(capabilities(program).values()) == {0}
+            assert list(home.rglob("*")) == []
+    assert len([line for line in program.lines if "403" in line]) == 1
 
 
 @AS_ROOT

@@ -1,39 +1,62 @@
-"""`gpuledger serve`, sent SIGTERM when it comes somewhere. Arguments: where, at which time, then serve's."""
+"""`gpuledger`, sent SIGTERM when it comes somewhere. Arguments: who/where, at which time, then its own."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from pkgutil import resolve_name
 
-from gpuledger.cli import serve
 from gpuledger.cli.main import main
-from gpuledger.cli.wiring import Parts
-from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.store.store import Store
-from gpuledger.outputs.http import HttpServer
-from gpuledger.outputs.pages import PageStore
-from gpuledger.sources.nvml.source import NvmlSource
-from gpuledger.workloads.naming import Workloads
 
+# Who comes where, and what is called then.
 PHASES = {
-    "assembling": (serve, "assemble_node"),
-    "opening-the-books": (Store, "__init__"),
-    "listening": (HttpServer, "start"),
-    "greeting": (serve, "_greet"),
-    "beginning-to-look": (Parts, "start"),
-    "reading": (NvmlSource, "read"),
-    "naming": (Workloads, "name"),
-    "posting": (Ledger, "post"),
-    "storing": (Store, "_write"),
-    "publishing": (PageStore, "publish"),
+    "serve": {
+        "assembling": "gpuledger.cli.serve:assemble_node",
+        "opening-the-books": "gpuledger.ledger.store.store:Store.__init__",
+        "listening": "gpuledger.outputs.http:HttpServer.start",
+        "greeting": "gpuledger.cli.serve:_greet",
+        "beginning-to-look": "gpuledger.cli.wiring:Parts.start",
+        "reading": "gpuledger.sources.nvml.source:NvmlSource.read",
+        "naming": "gpuledger.workloads.naming:Workloads.name",
+        "posting": "gpuledger.ledger.ledger:Ledger.post",
+        "storing": "gpuledger.ledger.store.store:Store._write",
+        "publishing": "gpuledger.outputs.pages:PageStore.publish",
+    },
+    "agent": {
+        "reading-its-file": "gpuledger.cli.agent:read_agent_config",
+        "listening": "gpuledger.outputs.http:HttpServer.start",
+        "opening-the-queue": "gpuledger.outputs.remote_write.queue:Queue.__init__",
+        "greeting": "gpuledger.cli.agent:say_addresses",
+        "scraping": "gpuledger.agent.scrape.loop:TargetLoop.scrape",
+        "reading-a-page": "gpuledger.agent.scrape.pages:Pages.take",
+        "queueing": "gpuledger.outputs.remote_write.segments:Segments.append",
+        "sending": "gpuledger.outputs.remote_write.client:Client.post",
+        "noting-what-was-delivered": "gpuledger.outputs.remote_write.positions:Positions.save",
+        "bringing-it-to-the-disk": "gpuledger.outputs.remote_write.segments:Segments.sync_job",
+        "taking-a-changed-file": "gpuledger.agent.agent:Agent.become",
+    },
+    "operator": {
+        "listening": "gpuledger.outputs.http:HttpServer.start",
+        "greeting": "gpuledger.cli.operator:say_addresses",
+        "asking-for-its-turn": "gpuledger.operator.leader:Leader.look",
+    },
+    "operator-that-acts": {
+        "listing": "gpuledger.operator.term:Term._list",
+        "beginning-to-watch": "gpuledger.operator.watching:Watch.run",
+        "looking-at-a-resource": "gpuledger.operator.reconcile:Reconciler.look",
+        "making-an-object": "gpuledger.operator.apply:Applier._take",
+        "writing-a-status": "gpuledger.operator.telling:Teller.tell",
+        "renewing-its-lease": "gpuledger.operator.leader:Leader._renew",
+    },
 }
 
 
-def arm(where: str, times: int) -> None:
+def arm(place: str, times: int) -> None:
     """From the thread that comes there, for the whole process, as the kernel delivers it."""
-    holder, name = PHASES[where]
-    real = getattr(holder, name)
+    holder, _, name = place.replace(":", ".").rpartition(".")
+    found = resolve_name(holder)
+    real = getattr(found, name)
     left = times
 
     def told(*arguments: object, **more: object) -> object:
@@ -43,10 +66,11 @@ def arm(where: str, times: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **more)
 
-    setattr(holder, name, told)
+    setattr(found, name, told)
 
 
 if __name__ == "__main__":
-    phase, number, *rest = sys.argv[1:]
-    arm(phase, int(number))
-    sys.exit(main(["serve", *rest]))
+    where, number, *words = sys.argv[1:]
+    who, _, phase = where.partition("/")
+    arm(PHASES[who][phase], int(number))
+    sys.exit(main(words))

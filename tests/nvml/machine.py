@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.host.pci import PciBus
 from gpuledger.model.process import HostFacts, Start
 from gpuledger.model.quantities import QUANTITIES, Quantity
@@ -17,24 +18,6 @@ from gpuledger.sources.settings import SourceSettings
 from nvml.library import NvmlGpu, NvmlState, count, load
 
 ALL = frozenset(QUANTITIES.values())
-
-
-class FakeClock:
-    """Both times stand still until `go`."""
-
-    def __init__(self) -> None:
-        self.wall = 1_700_000_000.0
-        self.running = 1_000.0
-
-    def unix(self) -> float:
-        return self.wall
-
-    def elapsed(self) -> float:
-        return self.running
-
-    def go(self, seconds: float) -> None:
-        self.wall += seconds
-        self.running += seconds
 
 
 class FakeHost:
@@ -82,7 +65,7 @@ class Machine:
         return self.state.gpus
 
     def tick(self, wanted: Collection[Quantity] = ALL, seconds: float = 1.0) -> Snapshot:
-        self.clock.go(seconds)
+        self.clock.advance(seconds)
         if self.state.time is not None:
             self.state.time += seconds
         self.state.write()

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 
 from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.cli.operator_checks import EXPORTER_RESTARTS
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.facts import Facts, Owner
+from gpuledger.operator.programs import Complaint, Run
 from gpuledger.operator.reading import Read, read
 from gpuledger.operator.render.objects import Rendered, render
 from gpuledger.operator.spec import GpuMonitor
@@ -133,6 +135,17 @@ def gpu_monitor(spec: Json | None = None, name: str = "gpus") -> Json:
     }
 
 
+def target(**more: Any) -> Json:
+    """Of an agent: somebody else's exporters."""
+    return {
+        "targetName": "theirs",
+        "type": "PodMonitor",
+        "selector": {"matchLabels": {"app": "custom-dcgm"}},
+        "endpoints": [{"port": "metrics"}],
+        **more,
+    }
+
+
 def monitor_of(resource: Json | str) -> GpuMonitor:
     """What a resource without problems asks for."""
     found = read_of(resource)
@@ -150,7 +163,12 @@ def facts_of(monitor: GpuMonitor, **more: Any) -> Facts:
     """With somebody to deliver to, unless something else is said."""
     version = "monitoring.whatap.com/v2alpha1" if monitor.kind == "WhatapAgent" else "gpuledger.dev/v1alpha1"
     owner = Owner(version, monitor.kind, monitor.name, "6b1f")
-    return Facts(owner, **{"image": "gpuledger:1", "default_remote_write": STORE, **more})
+    usual = {
+        "image": "gpuledger:1",
+        "default_remote_write": STORE,
+        "exporter_restarts": EXPORTER_RESTARTS,
+    }
+    return Facts(owner, **{**usual, **more})
 
 
 def rendered(resource: Json | str, **more: Any) -> Rendered:
@@ -205,6 +223,12 @@ def agent_says(config: Mapping[str, Any]) -> str:
         except UsageError as error:
             return str(error).removeprefix(f"{file}: ")
     return ""
+
+
+def asks_agent(run: Run) -> Complaint | None:
+    """The same of what a pod is given, as rendering asks it."""
+    said = agent_says(run.configuration)
+    return Complaint("configuration", said) if said else None
 
 
 def pods(objects: Mapping[str, Json]) -> Iterator[Json]:

@@ -20,17 +20,6 @@ LOCAL = Address("127.0.0.1", 0)
 SOURCE = SourceInfo("nvml")
 
 
-class FakeClock:
-    def __init__(self, now=1_000.0):
-        self.now = now
-
-    def unix(self):
-        return 1_700_000_000.0 + self.now
-
-    def elapsed(self):
-        return self.now
-
-
 @dataclass
 class FakeDialect:
     """Tells the Page's time in as many series as asked."""

@@ -45,7 +45,6 @@ class Node:
 def reading(snapshot: Snapshot, gpu: int = 0, instance: str = "") -> Reading:
     """The Reading of a Gpu by index, or of one of its Instances by `GI_CI`."""
     for found in snapshot.readings:
-        name = "" if found.device.gpu is found.device else found.device.name
-        if found.device.gpu.index == gpu and name == instance:
+        if (found.device.gpu.index, found.device.instance) == (gpu, instance):
             return found
     raise AssertionError(f"no reading of {gpu} {instance}")

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import socket
 import ssl
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -259,6 +260,34 @@ def test_a_page_that_unpacks_beyond_the_limit_is_refused() -> None:
 def test_a_broken_gzip_body_is_a_failure(body: bytes) -> None:
     with pytest.raises(ScrapeFailed, match="gzip body"):
         Got(200, {"content-encoding": "gzip"}, body).page()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 70))
+def test_members_of_a_gzip_body_are_one_page_wherever_they_end(texts: list[bytes], piece: int) -> None:
+    body = b"".join(map(gzip.compress, texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuledger.agent.scrape.answer._GZIP_PIECE", piece)
+        assert Got(200, {"content-encoding": "gzip"}, body).page(4000) == b"".join(texts)
+
+
+def test_a_gzip_body_of_ever_so_many_members_is_refused() -> None:
+    """Each costs a look at what is behind it: with a megabyte of empty ones all waited for seconds."""
+    with pytest.raises(ScrapeFailed, match="more than 1000 parts"):
+        Got(200, {"content-encoding": "gzip"}, gzip.compress(b"") * 1001).page()
+
+
+def test_chunks_of_a_byte_or_two_take_no_more_memory_than_they_are_counted_as() -> None:
+    reader = AnswerReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            reader.feed(b"2\r\nab\r\n" * 1000)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 40_000 < taken < 80_000
 
 
 def chunked(body: bytes, sizes: list[int]) -> bytes:

@@ -71,15 +71,14 @@ def test_relabelling_moves_a_target(tmp_path: Path) -> None:
     assert (dict(found.labels), found.settings.interval) == ({"job": "other", "instance": "b:2"}, 30.0)
 
 
-# As Prometheus 2.42 shows them at /api/v1/targets.
-WRITTEN = ["100ms", "1s500ms", "10s", "1m", "1m30s", "1h", "1d", "1d1h", "1w", "8d", "1y"]
-
-
-@pytest.mark.parametrize("interval", WRITTEN)
-def test_rules_read_the_interval_as_prometheus_writes_it(interval: str, tmp_path: Path) -> None:
-    rules = [{"source_labels": ["__scrape_interval__"], "target_label": "every"}]
-    found = one(tmp_path, {"address": "a:1", "interval": interval}, relabelConfigs=rules)
-    assert dict(found.labels)["every"] == interval
+def test_rules_read_the_interval_and_the_timeout_as_prometheus_writes_them(tmp_path: Path) -> None:
+    rules = [
+        {"source_labels": ["__scrape_interval__"], "target_label": "every"},
+        {"source_labels": ["__scrape_timeout__"], "target_label": "within"},
+    ]
+    endpoint = {"address": "a:1", "interval": "90s", "timeout": "1500ms"}
+    labels = dict(one(tmp_path, endpoint, relabelConfigs=rules).labels)
+    assert (labels["every"], labels["within"]) == ("1m30s", "1s500ms")
 
 
 def test_a_label_that_relabelling_gives_a_name_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.engine.prometheus import prometheus_config
+from gpuledger.cli.main import main
 from gpuledger.model.errors import UsageError
 
 POD = {
@@ -174,3 +175,19 @@ def test_what_prometheus_has_no_words_for_is_refused(
     with pytest.raises(UsageError, match=complaint) as caught:
         printed(tmp_path, POD | more)
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_value_that_yaml_cannot_take_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agent itself takes labels as they are written; what is printed must be a value."""
+    file = tmp_path / "agent.yaml"
+    file.write_text(
+        "global: {external_labels: {day: 2001-99-99}}\nremote_write: [{url: 'http://receiver/write'}]\n"
+    )
+    assert main(["agent", "--config", str(file), "--engine", "prometheus"]) == 2
+    told = capsys.readouterr()
+    assert told.err == (
+        f"gpuledger: {file} is not YAML: it has a value that does not fit its form (ValueError)\n"
+    )
+    assert told.out == ""

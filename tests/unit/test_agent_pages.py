@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -55,6 +57,20 @@ def test_the_first_of_two_equal_series_counts_and_goes_on_to() -> None:
         assert found.entries == [entry(value)]
         assert found.counts.kept == 2
     assert take(one, 'a{x="2"} 9\n').entries == [entry(9)]
+
+
+@pytest.mark.parametrize("series", ["LONG", 'a{LONG="x"}', 'a{x="LONG"}'], ids=["name", "label", "value"])
+def test_what_a_target_called_its_series_is_not_kept_beyond_its_page(series: str) -> None:
+    one = pages()
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            take(one, series.replace("LONG", f"b{number}" * 50_000) + " 1\n")
+        take(one, "a 1\n")
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 CLASHES = [

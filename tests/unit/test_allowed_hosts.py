@@ -46,6 +46,7 @@ CASES = [
     (("gpu-1.lab",), EVERYWHERE, "10.1.2.3.evil.example", False),
     (("gpu-1.lab",), EVERYWHERE, "10.1.2", False),
     (("gpu-1.lab",), EVERYWHERE, "[gpu-1.lab]", False),
+    (("gpu-1.lab",), EVERYWHERE, "[10.1.2.3]", False),
 ]
 
 

@@ -17,7 +17,7 @@ from gpuledger.model.checks import Finding, fails, works
 from gpuledger.model.page import Page
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.routes import Handler, Request, Response
-from gpuledger.web.api.api import Api, Terms, not_served
+from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.endpoints import ENDPOINTS
 from gpuledger.web.api.examples import EXAMPLES
@@ -25,6 +25,7 @@ from gpuledger.web.api.health import EVERY
 from gpuledger.web.api.openapi import description
 from gpuledger.web.api.parameters import read_query
 from gpuledger.web.api.schemas import SCHEMAS
+from gpuledger.web.api.serving import not_served, served
 from gpuledger.web.api.worker import Worker
 
 
@@ -54,7 +55,7 @@ def words(response: Response) -> Any:
 
 @pytest.fixture
 def api() -> Handler:
-    return an_api().handler(Terms("node-1"))
+    return served(an_api(), Terms("node-1"))
 
 
 def header(response: Response, name: str) -> str | None:
@@ -123,7 +124,7 @@ def test_a_parameter_s_name_comes_back_short_and_as_data(api: Handler) -> None:
 @pytest.mark.parametrize("name", ["snapshot", "recent"])
 def test_what_a_client_has_already_is_not_sent_again(name: str) -> None:
     made = an_api()
-    api = made.handler(Terms())
+    api = served(made, Terms())
     first = ask(api, f"/api/v1/{name}")
     tag = header(first, "ETag")
     assert tag is not None
@@ -136,7 +137,7 @@ def test_what_a_client_has_already_is_not_sent_again(name: str) -> None:
 
 def test_another_run_has_other_tags() -> None:
     tags = [
-        header(ask(an_api(clock=FakeClock(unix)).handler(Terms()), "/api/v1/snapshot"), "ETag")
+        header(ask(served(an_api(clock=FakeClock(unix)), Terms()), "/api/v1/snapshot"), "ETag")
         for unix in (1_700_000_000.0, 1_700_000_001.0)
     ]
     assert tags[0] != tags[1]
@@ -153,7 +154,7 @@ def test_gzip_is_of_the_same_words_and_made_once_a_page(api: Handler) -> None:
 
 def test_the_newest_page_is_told() -> None:
     made = an_api()
-    api = made.handler(Terms("node-1"))
+    api = served(made, Terms("node-1"))
     assert words(ask(api, "/api/v1/snapshot"))["status"]["readings"] is True
     made.publish(stale_page())
     assert words(ask(api, "/api/v1/snapshot"))["status"]["readings"] is False
@@ -169,7 +170,7 @@ def test_where_the_page_is_not_full_the_reason_is_said(shown: str) -> None:
 def test_an_endpoint_that_breaks_costs_its_own_answer_alone(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     nothing: Any = None
-    api = Api(nothing, BooksAsRead(clock), clock).handler(Terms())
+    api = served(Api(nothing, BooksAsRead(clock), clock), Terms())
     response = ask(api, "/api/v1/snapshot")
     assert (response.status, words(response)["error"]["code"]) == (500, "internal")
     assert "/api/v1/snapshot failed" in caplog.text
@@ -189,7 +190,7 @@ def test_findings_are_made_beside_the_loop_at_the_first_ask_and_seldom() -> None
     clock = FakeClock()
     made = an_api(clock=clock)
     diagnose, threads = diagnosing([works("a", "alpha", "fine"), fails("b", "beta", "broken", "mend it")])
-    api = made.handler(Terms(diagnose=diagnose))
+    api = served(made, Terms(diagnose=diagnose))
     told = [words(ask(api, "/api/v1/health")) for _ in range(3)]
     assert threads == ["api health"]
     assert (
@@ -215,7 +216,7 @@ def test_those_who_ask_during_a_diagnosis_share_it() -> None:
         ready.wait(20)
         return [works("a", "alpha", "fine")]
 
-    api = an_api().handler(Terms(diagnose=diagnose))
+    api = served(an_api(), Terms(diagnose=diagnose))
 
     async def within() -> list[Any]:
         asked = [api(Request("GET", "/api/v1/health")) for _ in range(30)]
@@ -235,7 +236,7 @@ def test_after_a_reload_a_diagnosis_of_the_settings_before_is_not_taken_for_one_
         return [works("before", "alpha", "fine")]
 
     api = an_api()
-    old, new = (api.handler(Terms(diagnose=one)) for one in (before, lambda: [works("now", "alpha", "fine")]))
+    old, new = (served(api, Terms(diagnose=one)) for one in (before, lambda: [works("now", "alpha", "fine")]))
 
     async def within() -> list[Any]:
         asked = [handler(Request("GET", "/api/v1/health")) for handler in (old, new)]
@@ -250,7 +251,7 @@ def test_after_a_reload_a_diagnosis_of_the_settings_before_is_not_taken_for_one_
 
 def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
     api = an_api()
-    handler = api.handler(Terms())
+    handler = served(api, Terms())
 
     async def within() -> tuple[Response, Response]:
         streams = []
@@ -281,7 +282,7 @@ def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
 
 def test_one_client_does_not_have_the_streams_of_all() -> None:
     api = an_api()
-    handler = api.handler(Terms(limits=Limits(client_streams=2)))
+    handler = served(api, Terms(limits=Limits(client_streams=2)))
 
     def open_one(client: bytes) -> int:
         opened = handler(Request("GET", "/api/v1/events", client=client))
@@ -310,7 +311,7 @@ def test_a_diagnosis_that_breaks_is_an_error_and_is_tried_again(caplog: pytest.L
             raise RuntimeError("a check has a bug")
         return []
 
-    api = an_api().handler(Terms(diagnose=diagnose))
+    api = served(an_api(), Terms(diagnose=diagnose))
     assert [ask(api, "/api/v1/health").status for _ in range(2)] == [500, 200]
 
 
@@ -417,7 +418,7 @@ def test_answers_are_of_the_described_shape(name: str, seen: Page) -> None:
     made = an_api()
     made.publish(seen)
     (schema,) = (one.schema for one in ENDPOINTS if one.name == name)
-    jsonschema_accepts(schema, words(ask(made.handler(Terms("n")), f"/api/v1/{name}")))
+    jsonschema_accepts(schema, words(ask(served(made, Terms("n")), f"/api/v1/{name}")))
 
 
 def jsonschema_accepts(schema: str, instance: Any) -> None:
@@ -430,4 +431,4 @@ def jsonschema_accepts(schema: str, instance: Any) -> None:
 
 def test_the_snapshot_says_the_processes_of_a_page(api: Handler) -> None:
     made = an_api(page(snapshot(reading(gpu(), process(gpu(), 7)))))
-    assert [one["pid"] for one in words(ask(made.handler(Terms()), "/api/v1/snapshot"))["processes"]] == [7]
+    assert [one["pid"] for one in words(ask(served(made, Terms()), "/api/v1/snapshot"))["processes"]] == [7]

@@ -142,19 +142,21 @@ def test_a_configuration_that_cannot_be_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def made_of_each_kind(values: Any, folder: Path) -> Iterator[Any]:
+    """What the operator makes of the least of each of its resources."""
+    features = {"openAgent": {"enabled": True}, "k8sAgent": {"gpuMonitoring": {"enabled": True}}}
+    for kind, name, spec in (("GpuMonitor", "gpus", {}), ("WhatapAgent", "whatap", {"features": features})):
+        monitor = read({"kind": kind, "metadata": {"name": name}, "spec": spec}).monitor
+        assert monitor is not None
+        yield objects_of(monitor, facts(values, folder).of(Owner("v1", kind, name, "1")))
+
+
 @pytest.mark.parametrize("values", [WHATAP, {**WHATAP, "openshift": {"enabled": True}}])
 def test_every_role_that_is_bound_is_the_charts_and_may_be_bound(values: Any, tmp_path: Path) -> None:
     roles = {one["metadata"]["name"] for one in of_kind("ClusterRole", values)}
     (bindable,) = [rule["resourceNames"] for _, rule in rules(values) if "bind" in rule["verbs"]]
     bound = set()
-    for kind, name in (("GpuMonitor", "gpus"), ("WhatapAgent", "whatap")):
-        spec = {
-            "features": {"openAgent": {"enabled": True}, "k8sAgent": {"gpuMonitoring": {"enabled": True}}}
-        }
-        resource = {"kind": kind, "metadata": {"name": name}, "spec": spec if kind == "WhatapAgent" else {}}
-        monitor = read(resource).monitor
-        assert monitor is not None
-        made = objects_of(monitor, facts(values, tmp_path).of(Owner("v1", kind, name, "1")))
+    for made in made_of_each_kind(values, tmp_path):
         bound |= {one["roleRef"]["name"] for one in made.objects if "roleRef" in one}
     assert bound == set(bindable) <= roles
 
@@ -166,14 +168,7 @@ def test_it_makes_no_kind_and_in_no_namespace_that_it_may_not(tmp_path: Path) ->
         for resource in rule["resources"]
         if {"create", "patch", "delete", "list", "watch"} <= set(rule["verbs"])
     }
-    for kind, name in (("GpuMonitor", "gpus"), ("WhatapAgent", "whatap")):
-        spec = {
-            "features": {"openAgent": {"enabled": True}, "k8sAgent": {"gpuMonitoring": {"enabled": True}}}
-        }
-        resource = {"kind": kind, "metadata": {"name": name}, "spec": spec if kind == "WhatapAgent" else {}}
-        monitor = read(resource).monitor
-        assert monitor is not None
-        made = objects_of(monitor, facts(WHATAP, tmp_path).of(Owner("v1", kind, name, "1")))
+    for made in made_of_each_kind(WHATAP, tmp_path):
         for one in (*made.objects, *made.seeds):
             assert (one["metadata"].get("namespace"), f"{one['kind'].lower()}s") in allowed, one["kind"]
 
@@ -194,6 +189,12 @@ def test_it_reads_no_secret_escalates_nothing_and_is_no_administrator() -> None:
                 *("whatapagents", "whatapagents/status", "whatapagents/finalizers"),
                 *("events", "clusterrolebindings"),
             }
+
+
+def test_it_may_replace_nothing_but_its_lease() -> None:
+    """What it makes it applies; finalizers are asked for where somebody names an owner that waits."""
+    updated = {name for _, rule in rules(WHATAP) if "update" in rule["verbs"] for name in rule["resources"]}
+    assert updated == {"leases", "gpumonitors/finalizers", "whatapagents/finalizers"}
 
 
 def test_the_namespace_of_a_whatap_agent_admits_its_pods_and_is_not_the_releases_own() -> None:
@@ -251,9 +252,11 @@ class Server:
         if "customresourcedefinitions" in path:
             return self.definition
         if method == "PATCH":
-            assert body == {"metadata": {"finalizers": []}}
+            # What somebody else waits for is theirs to let go.
+            assert body == {"metadata": {"finalizers": ["theirs"]}}
             self.resources.remove(path.rpartition("/")[2])
-        found = {"items": [{"metadata": {"name": name}} for name in self.resources]}
+        held = ["theirs", "gpuledger.dev/operator"]
+        found = {"items": [{"metadata": {"name": name, "finalizers": held}} for name in self.resources]}
         if method == "GET" and self.operator and self.asked:
             del self.resources[:1]
         return found

@@ -8,35 +8,28 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import CHART, MANIFESTS, MATRIX, containers, files, of_kind, pod_specs, program, render, settings
-from gpuledger.cli.flags import parse, parser
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import COLLECT, EVERYTHING, NODE
+from chart import (
+    CHART,
+    MANIFESTS,
+    MATRIX,
+    containers,
+    files,
+    of_kind,
+    pod_specs,
+    program,
+    render,
+    settings,
+    taken,
+)
+from gpuledger.config.node import COLLECT, NODE
 from gpuledger.dialects.dcgm.collectors import parse as parse_collectors
 from gpuledger.model.settings import build, declared, reload_of
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.web.settings import WebSettings
 
-GROUPS = {"serve": NODE, "collect": COLLECT}
 # With the operator, or the agent alone, the chart itself makes nothing that has these settings.
 OF_NODES = {name: values for name, values in MATRIX.items() if name not in ("operator", "the agent alone")}
 each = pytest.mark.parametrize("values", OF_NODES.values(), ids=OF_NODES)
-
-
-def taken(container: dict[str, Any], config: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The values that the program has from a container's arguments, environment and configuration file."""
-    command, *arguments = container["args"]
-    for name, text in config.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    arguments = [word.replace("/etc/gpuledger/config", str(folder)) for word in arguments]
-    environment = {one["name"]: one.get("value", "node-1") for one in container["env"]}
-    groups = GROUPS[command]
-    given = parse(parser(command, "", "", groups), groups.values(), arguments, environment)
-    assert given.words == ()
-    values = assemble(groups.values(), given.flags, environment, given.config, EVERYTHING)
-    for group in groups.values():
-        build(group, values)
-    return values
 
 
 def programs(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -179,6 +179,18 @@ def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any
             {"commonLabels": {"app.kubernetes.io/component": "x"}},
             "commonLabels: by app.kubernetes.io/component the chart's objects find their pods",
         ),
+        (
+            {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+            "resources.limits: nvidia.com/gpu would take a device from the pods that compute with it",
+        ),
+        (
+            {"mode": "cronjob", "collection": {"resources": {"requests": {"example.com/vgpu": "1"}}}},
+            "collection.resources.requests: example.com/vgpu would take a device",
+        ),
+        (
+            {"operator": {"enabled": True, "resources": {"limits": {"nvidia.com/gpu": 1}}}},
+            "operator.resources.limits: nvidia.com/gpu would take a device",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_remedy(values: dict[str, Any], said: str) -> None:
@@ -243,7 +255,7 @@ def test_the_chart_is_of_the_programs_version() -> None:
         ({"digest": "sha256:" + "0" * 64, "tag": "2.0"}, "gpuledger@sha256:" + "0" * 64),
     ],
 )
-def test_the_image(image: dict[str, str], reference: str) -> None:
+def test_the_image_is_named_by_registry_and_tag_or_digest(image: dict[str, str], reference: str) -> None:
     assert program({"image": image})["image"] == reference
 
 

@@ -105,7 +105,7 @@ def test_containers_are_asked_for_by_name_of_the_service_alone(tmp_path: Path) -
     asked: list[bytes] = []
     with service(tmp_path / "s", answering([ENTRY], asked=asked)):
         found = reader(tmp_path / "s").read()
-    assert found.get(ID) == Container(ID, "web", "nginx:1")
+    assert found.get(ID) == Container(ID, "web")
     assert asked[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
 
 
@@ -179,10 +179,9 @@ def test_missing_permission_is_one_line_with_the_remedy(
 @pytest.mark.parametrize(
     ("entry", "found"),
     [
-        (ENTRY, Container(ID, "web", "nginx:1")),
-        ({**ENTRY, "Names": ["/db/alias", "/web"]}, Container(ID, "web", "nginx:1")),
-        ({**ENTRY, "Names": ["web"]}, Container(ID, "web", "nginx:1")),
-        ({**ENTRY, "Image": None}, Container(ID, "web")),
+        (ENTRY, Container(ID, "web")),
+        ({**ENTRY, "Names": ["/db/alias", "/web"]}, Container(ID, "web")),
+        ({**ENTRY, "Names": ["web"]}, Container(ID, "web")),
         ({**ENTRY, "Names": []}, None),
         ({**ENTRY, "Names": None}, None),
         ({**ENTRY, "Id": ""}, None),

@@ -16,13 +16,11 @@ from gpuledger.cli import ask
 from gpuledger.cli.ask import ask_at
 from gpuledger.cli.control import Control
 from gpuledger.cli.doorway import NAME, Doorway, open_doorway, usual_places
-from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.node.loop import Node
 from gpuledger.node.settings import ControlSettings
-from unit.test_pause import RealClock, Scripted
+from unit.node_support import ScriptedSource, node_of
 
 GOOD = snapshot(reading(gpu(0)))
 
@@ -31,7 +29,7 @@ GOOD = snapshot(reading(gpu(0)))
 class Told:
     """A node that runs, and the socket on which it is told."""
 
-    source: Scripted
+    source: ScriptedSource
     node: Node
     path: Path
 
@@ -41,17 +39,8 @@ class Told:
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[Told]:
-    source = Scripted(lambda: GOOD)
-    node = Node(
-        source,
-        name=lambda seen: seen,
-        post=Ledger(LedgerSettings()).post,
-        publish=lambda page: None,
-        wanted=frozenset,
-        clock=RealClock(),
-        interval=0.05,
-        pausable=True,
-    )
+    source = ScriptedSource(lambda: GOOD)
+    node = node_of(source, interval=0.05, pausable=True)
     path = tmp_path / NAME
     control = Control(node, Doorway(path))
     node.start()
@@ -81,7 +70,7 @@ def test_resume_says_when_the_driver_is_not_there(told: Told) -> None:
     def gone() -> Snapshot:
         raise SourceUnavailable("no driver: install it")
 
-    told.source.act = gone
+    told.source.acts = [gone]
     with pytest.raises(GpuledgerError, match="resumed, but nothing can be read: no driver: install it"):
         told.ask(do="resume")
 

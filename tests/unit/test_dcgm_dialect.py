@@ -201,6 +201,25 @@ class TestHolders:
             "team": "v",
         }
 
+    def test_uid_and_labels_are_those_of_who_runs_on_this_gpu_where_nobody_was_given_it(self) -> None:
+        """A pod of the same name on another GPU was there before it was made anew."""
+        card, beside = CARD, gpu(1)
+        former = replace(POD, pod_uid="uid-9", labels=(("team", "w"),))
+        seen = posted(
+            snapshot(
+                reading(beside, process(beside, 1, workload=former)),
+                reading(card, process(card, 2, workload=POD), values={q.TEMPERATURE: 61.0}),
+            )
+        )
+        labels = self.labels(seen, pod_uid=True, pod_labels=True)
+        assert (labels["pod_uid"], labels["team"]) == ("uid-0", "v")
+
+    def test_the_catalogue_has_the_labels_of_holders_that_are_asked_for(self) -> None:
+        (spec,) = dialect("150, gauge, x", pod_uid=True, job_label=True).specs[:1]
+        assert {"container", "namespace", "pod", "pod_uid", "hpc_job"} <= set(spec.labels)
+        (spec,) = dialect("150, gauge, x").specs[:1]
+        assert not {"pod_uid", "hpc_job"} & set(spec.labels)
+
     def test_a_pods_label_never_takes_the_place_of_the_devices(self) -> None:
         hostile = (("UUID", "x"), ("__a", "x"), ("gpu", "9"), ("pod", "evil"), ("1st", "y"))
         seen = posted(one_gpu(), (CARD, replace(POD, labels=hostile)))
@@ -335,6 +354,10 @@ class TestXids:
         assert self.last(seen) == [("31", "GPU memory page fault", 31)]
         total = rows(dialect(self.csv), seen, "DCGM_EXP_XID_ERRORS_TOTAL")
         assert {labels["xid"]: value for labels, value in total} == {"31": 1, "79": 2}
+
+    def test_of_several_in_one_tick_the_last_is_told(self) -> None:
+        events = (XidEvent(CARD, 31, 5.0), XidEvent(CARD, 79, 5.0))
+        assert self.last(posted(snapshot(reading(CARD), xids=events)))[0][2] == 79
 
     def test_none_is_zero_where_somebody_listens(self) -> None:
         assert self.last(posted(snapshot(reading(CARD)))) == [("0", "No Error", 0)]

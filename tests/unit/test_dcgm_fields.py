@@ -13,7 +13,6 @@ from gpuledger.dialects.dcgm.names import BY_ID, BY_NAME, UNTOLD
 from gpuledger.dialects.dcgm.texts import TEXTS
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import QUANTITIES, Level
-from gpuledger.sources.nvml.fields import SOURCES
 
 # What a card says, in base units.
 SAID = {
@@ -203,7 +202,7 @@ def test_every_text_has_its_maker() -> None:
 
 def test_every_field_is_told_from_quantities_that_nvml_tells() -> None:
     told = {quantity for field in FIELDS for quantity in field.quantities}
-    assert told <= set(SOURCES)
+    assert told <= set(QUANTITIES.values())
     # DCGM has rates of the four counters, no graphics clock, and no field for the last two.
     others = {q.PCIE_TX, q.PCIE_RX, q.NVLINK_TX, q.NVLINK_RX, q.GRAPHICS_CLOCK, q.MAX_GRAPHICS_CLOCK}
     others |= {q.RECOVERY_ACTION, q.FABRIC_STATE}

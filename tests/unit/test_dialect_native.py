@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from builders import GIB, gpu, instance, page, process, reading, snapshot
+import pytest
+
+from builders import GIB, SOURCE, gpu, instance, page, process, reading, snapshot
 from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
@@ -57,6 +59,14 @@ def test_a_pause_and_the_last_reload_are_told_where_the_program_takes_them() -> 
         1_700_000_600.0,
     ]
     assert not any(told(None)[name] for name in found)
+
+
+@pytest.mark.parametrize(("simulated", "word"), [(True, "true"), (False, "false")])
+def test_made_up_numbers_say_so(simulated: bool, word: str) -> None:
+    shown = replace(page(None), source=replace(SOURCE, simulated=simulated))
+    (info,) = (one for one in NativeDialect("9.9").tell(shown) if one.spec.name == "gpuledger_source_info")
+    ((values, _),) = info.samples.items()
+    assert dict(zip(info.spec.labels, values, strict=True))["simulated"] == word
 
 
 def test_an_instance_is_the_part_of_its_gpu_that_its_multiprocessors_are() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import FakeClock
 from certificates import Certificates
 from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.scrape.access import TargetAccess
@@ -19,7 +20,6 @@ from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.outputs.remote_write.settings import ClientTls
 from gpuledger.workloads.pods.access import Access
-from pods_server import FakeClock
 from running import wait_until
 from scripted_api import Json, ScriptedApi, scripted_api
 from scripted_target import Answer, scripted
@@ -110,7 +110,7 @@ def test_an_authority_that_is_rotated_in_its_secret_is_believed_at_the_next_scra
             client.close()
 
     def scrape(server: str) -> str:
-        clock.now += 1
+        clock.advance(1)
         with scripted(lambda _: Answer("a 1\n"), context_of(certificates, server)) as target:
             return asyncio.run(ask(target.port))
 

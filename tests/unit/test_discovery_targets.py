@@ -10,6 +10,7 @@ import pytest
 from gpuledger.agent.discovery.discovery import Scale
 from gpuledger.agent.discovery.finder import Cluster, Finder
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
+from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.discovery.sharding import Shard, parse_shard
 from gpuledger.agent.kubernetes.objects import (
     PlainObject,
@@ -21,7 +22,6 @@ from gpuledger.agent.kubernetes.objects import (
     read_slice,
 )
 from gpuledger.agent.kubernetes.selectors import Expression, NamespaceSelector, Selector
-from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.kubernetes.watch import Object, Reader
 from gpuledger.agent.relabel.rule import Relabelling, Rule, hashmod
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
@@ -88,7 +88,7 @@ EXPRESSIONS: list[tuple[str, tuple[str, ...], dict[str, str], bool]] = [
 
 
 @pytest.mark.parametrize(("operator", "values", "labels", "meant"), EXPRESSIONS)
-def test_an_expression_means(
+def test_an_expression_holds_for_these_labels_or_not(
     operator: str, values: tuple[str, ...], labels: dict[str, str], meant: bool
 ) -> None:
     assert Expression("k", operator, values).matches(labels) is meant

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from documentation import DOCS, ROOT
-from unit.test_faults_driver import CODES, calls_of_the_source
+from fault_rig import CODES, calls_of_the_source
 
 TEXT = (DOCS / "reliability.md").read_text("utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`", TEXT)))

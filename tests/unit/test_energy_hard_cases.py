@@ -82,6 +82,26 @@ def test_a_load_that_a_lower_reading_ended_is_not_taken_for_the_new_one() -> Non
     assert totals(bench) == {1: 300 * J}
 
 
+def test_a_gpu_without_a_counter_is_apportioned_after_a_reboot_as_before_it() -> None:
+    """Where no driver load is known, the new boot's epoch must not end at every tick."""
+    bench = Bench(A, epoch=Epoch("boot-1"))
+    p = process(A, 1)
+    for second in range(4):
+        bench.posted += bench.book.begin_epoch(Epoch("boot-2"), 0.0)
+        bench.tick(float(second), None, [p], power=300.0)
+    assert [flat(one) for one in bench.posted if one.residents] == [{1: 300 * J}] * 3
+    assert bench.book.counter.epoch == Epoch("boot-2")
+
+
+def test_a_counter_first_read_after_a_reboot_opens_at_its_first_move() -> None:
+    bench = Bench(A, limit=700, epoch=Epoch("boot-1"))
+    for second in range(4):
+        bench.posted += bench.book.begin_epoch(Epoch("boot-2"), 0.0)
+        bench.tick(float(second), (9000 + 300 * second) * J, [])
+    assert bench.book.counter.opening == 9300 * J
+    assert totals(bench) == {0: 600 * J}
+
+
 # A counter that stands still
 
 

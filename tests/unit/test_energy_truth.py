@@ -44,7 +44,8 @@ class Totals:
             uuid: Stored(book.counter, {book.driver: (book.floors.empty, book.floors.resident)})
             for uuid, book in self.book.books.items()
         }
-        self.book = EnergyBook(Floors(), stored=kept)
+        self.book = EnergyBook(Floors())
+        self.book.resume(kept)
 
     def total(self, uuid: str) -> int:
         return sum(joules for (gpu, _), joules in self.accounts.items() if gpu == uuid)
@@ -227,8 +228,8 @@ def test_the_truth_lies_within_the_bounds_of_every_session(scenario: str, seed: 
     sessions = []
     for second in range(150):
         ledger.post(node.at(float(second)))
-        sessions += [one.record() for one in ledger.sessions.ended]
-    sessions += [one.record() for one in ledger.sessions.open()]
+        sessions += ledger.sessions.ended
+    sessions += ledger.sessions.open()
     true = {account.process: joules for account, joules in node.source.truth(149.0).items()}
     a_refresh_at_each_end = 2 * 1 * 700
     assert sessions

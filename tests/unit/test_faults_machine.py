@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from books_helpers import rows
-from fault_rig import MILLIWATTS, FaultRig, cut, place_of
+from fault_rig import MILLIWATTS, FaultRig, cut
 from gpuledger.model.quantities import ENERGY
 from nvml.library import NvmlAccount, NvmlInstance, NvmlProcess
 from nvml.machine import pids
@@ -104,7 +104,7 @@ def test_a_card_that_is_cut_anew_at_any_call_of_a_tick_tells_no_process_where_it
             rig.assert_nothing_wrong("GPU-calm", "GPU-whole")
             assert seen is not None
             for reading in seen.readings[2:]:
-                assert set(pids(reading) or ()) <= places[place_of(reading)], number
+                assert set(pids(reading) or ()) <= places[reading.device.instance], number
         assert rig.last.health.healthy, (number, rig.last.health.status)
         assert len(rig.readings) == 3 + len(recut.instances)
         assert [pids(reading) for reading in seen.readings[3:]] == [[one.pid] for one in recut.processes]
@@ -120,7 +120,7 @@ def test_a_call_that_hangs_at_any_place_of_a_tick_costs_no_joule_and_gives_nobod
 
         def hang(call: int, number: int = number) -> None:
             if call == number:
-                rig.clock.go(seconds)
+                rig.clock.advance(seconds)
                 assert rig.state.time is not None
                 rig.state.time += seconds
                 rig.state.write()
@@ -140,7 +140,7 @@ def test_a_call_that_hangs_at_any_place_of_a_tick_costs_no_joule_and_gives_nobod
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 30 * 86_400.0, -30 * 86_400.0])
 def test_a_clock_that_is_set_ends_nothing_and_moves_no_joule(rig: FaultRig, step: float) -> None:
     watts = [row.watts for row in rig.last.ledger.sessions]
-    rig.clock.wall += step
+    rig.clock.now_unix += step
     for _ in range(10):
         rig.page()
         rig.assert_nothing_wrong()
@@ -161,7 +161,7 @@ def test_a_clock_that_is_set_ends_nothing_and_moves_no_joule(rig: FaultRig, step
 @pytest.mark.parametrize("counts", [True, False], ids=["counter-goes-on", "counter-stands"])
 def test_a_sleep_of_eight_hours_is_nobodys(rig: FaultRig, counts: bool) -> None:
     seconds = 8 * 3600.0
-    rig.clock.go(seconds)
+    rig.clock.advance(seconds)
     assert rig.state.time is not None
     slept = MILLIWATTS * seconds if counts else 0
     rig.state.time += seconds if counts else 0.0

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from fuzzing import bounded, check_line, check_snapshot, fuzzed, held_below, kept, mutated
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.csv import parse_query_apps, parse_query_gpu
 from gpuledger.sources.smi.listing import parse_listing
 from gpuledger.sources.smi.pmon import parse_pmon
 from gpuledger.sources.smi.report import parse_report
 from gpuledger.sources.smi.run import LONGEST_OUTPUT
-from gpuledger.sources.smi.values import Tally
 from gpuledger.sources.smi.xml import parse_xml
 from smi.recorded import ALL, Recorded, source
 
@@ -76,7 +76,7 @@ ENDLESS = {
     "columns": (parse_query_gpu, "uuid" + ", x" * LONG + "\n" + "1" + ", 1" * LONG + "\n"),
     "columns of processes": (parse_query_apps, "pid" + ", x" * LONG + "\n" + "1" + ", 1" * LONG + "\n"),
     "titles of pmon": (
-        lambda text: parse_pmon(text, Tally()),
+        lambda text: parse_pmon(text, Findings()),
         "# gpu pid" + " x" * LONG + "\n" + "1" + " 1" * LONG + "\n",
     ),
     "blanks in a list": (parse_listing, "GPU 0: a (UUID: GPU-1)\n  MIG a" + " " * LONG + "\n"),

@@ -20,6 +20,7 @@ from gpuledger.dialects.dcgm.collectors import parse as parse_collectors
 from gpuledger.host.documents import NotYaml, parsed
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.settings import build
+from gpuledger.operator.facts import read_facts
 from gpuledger.outputs.web_config.reading import read_web_config
 from gpuledger.sources.simulator.reader import load
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
@@ -100,10 +101,16 @@ def collectors(file: Path) -> None:
         check_text(column.help)
 
 
+def operator(file: Path) -> None:
+    found = read_facts(file)
+    check_text(found.namespace, found.image, found.exporter_role)
+
+
 READERS: dict[str, Callable[[Path], None]] = {
     "yaml-config": config,
     "yaml-scenario": scenario,
     "yaml-agent": agent,
+    "yaml-operator": operator,
     "web-config": web_config,
     "kubeconfig": kubeconfig,
     "collectors": collectors,
@@ -162,7 +169,7 @@ def test_a_bomb_is_refused_before_it_is_built(reader: str, bomb: str, tmp_path: 
 
 
 @pytest.mark.parametrize("bomb", ["laughs", "merges"])
-@pytest.mark.parametrize("reader", ["yaml-config", "yaml-scenario", "yaml-agent"])
+@pytest.mark.parametrize("reader", ["yaml-config", "yaml-scenario", "yaml-agent", "yaml-operator"])
 def test_a_bomb_takes_no_memory(reader: str, bomb: str, tmp_path: Path) -> None:
     file = tmp_path / "bomb.yaml"
     file.write_bytes(BOMBS[bomb])
@@ -181,6 +188,7 @@ def test_a_bomb_takes_no_memory(reader: str, bomb: str, tmp_path: Path) -> None:
         ('a: "b\\0c"', "no text may hold"),
         ("a: &a {b: *a}", "alias"),
         ("a: " + "[" * 2000, "nested"),
+        ('a: "\\UFFFFFFFF"', "escape of no character"),
     ],
     ids=lambda text: text[:20],
 )

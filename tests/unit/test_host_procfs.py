@@ -287,8 +287,10 @@ def test_a_pid_not_asked_for_is_forgotten(tree: Tree, host: ProcFs) -> None:
 def test_ten_thousand_processes_leave_only_the_last_tick_in_memory(tree: Tree, reads: CountedReads) -> None:
     ticks = iter(range(1, 100_000))
     root_depth = str(tree.root).count("/") + 1
+    asked: Counter[str] = Counter()
 
     def read(path: str) -> bytes:
+        asked[path] += 1
         if path.endswith("/stat") and path.count("/") > root_depth:
             return b"1 (x) S" + b" 0" * 18 + b" %d 0\n" % next(ticks)
         return b"kthreadd"
@@ -296,7 +298,9 @@ def test_ten_thousand_processes_leave_only_the_last_tick_in_memory(tree: Tree, r
     host = ProcFs(tree.root, users=PasswdUsers("/nowhere"), read=read, link=reads.link)
     for batch in range(0, 10_000, 100):
         host.identify(range(batch, batch + 100), UNIX + batch)
-        assert host.watched == 100
+    host.identify(range(100), UNIX + 10_000)
+    met = [asked[f"{tree.root}/{pid}/cgroup"] for pid in range(200)]
+    assert met == [2] * 100 + [1] * 100, "those of the first tick are strangers again"
 
 
 def test_where_host_pids_are_not_visible_nothing_is_looked_up(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from gpuledger.host.files import read_whole
 from gpuledger.host.users import PasswdUsers
 
@@ -50,3 +52,12 @@ def test_names_of_many_uids_are_not_kept(tmp_path: Path) -> None:
     for uid in range(10_000):
         users.name(uid)
     assert len(users._names) <= 1024
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_a_file_that_is_none_is_neither_waited_for_nor_read_without_end(kind: str, tmp_path: Path) -> None:
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "passwd")
+    else:
+        (tmp_path / "passwd").symlink_to("/dev/zero")
+    assert PasswdUsers(str(tmp_path / "passwd")).name(7) == "7"

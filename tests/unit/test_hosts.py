@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.outputs.hosts import host_field, next_address_after
+from gpuledger.outputs.hosts import host_field, is_address, is_loopback, next_address_after
 
 FIELDS = [
     ("gpu-node:9400", "gpu-node:9400"),
@@ -22,6 +22,31 @@ def test_the_host_header_has_no_login_and_is_ascii(netloc: str, field: str) -> N
 def test_a_name_that_cannot_be_in_the_dns_is_refused() -> None:
     with pytest.raises(UnicodeError):
         host_field("\N{CJK UNIFIED IDEOGRAPH-4E2D}..node")
+
+
+# A host, whether it is an address, and whether it is this machine's own.
+HOSTS = [
+    ("10.0.0.1", True, False),
+    ("127.1.2.3", True, True),
+    ("::1", True, True),
+    ("2001:db8::1", True, False),
+    ("fe80::1%eth0", True, False),
+    ("localhost", False, True),
+    ("gpu-node", False, False),
+    ("127.example", False, False),
+    ("10.0.0", False, False),
+    ("10.0.0.1%eth0", False, False),
+    ("[::1]", False, False),
+    ("::1\0", False, False),
+    ("", False, False),
+]
+
+
+@pytest.mark.parametrize(("host", "address", "loopback"), HOSTS, ids=[repr(host) for host, *_ in HOSTS])
+def test_an_address_is_told_from_a_name_and_ones_own_from_others(
+    host: str, address: bool, loopback: bool
+) -> None:
+    assert (is_address(host), is_loopback(host)) == (address, loopback)
 
 
 @pytest.mark.parametrize(("host", "has_others"), [("gpu-node", True), ("10.0.0.1", False), ("::1", False)])

@@ -10,7 +10,7 @@ import pytest
 from builders import FakeClock, gpu, instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import Workload
-from gpuledger.workloads.job_map.allocations import JobMapAllocations, allocations
+from gpuledger.workloads.job_map.allocations import allocations
 from gpuledger.workloads.job_map.files import JobMap, JobMapReader
 from gpuledger.workloads.slurm.job import SlurmJob, SlurmJobs
 
@@ -205,10 +205,9 @@ def test_the_owner_is_the_one_that_its_processes_have(directory: Directory) -> N
     assert (other.workload.kind, other.workload.user) == ("job", "")
 
 
-def test_the_same_objects_give_the_same_object(directory: Directory) -> None:
-    jobs, users = mapped(directory, _0="7\n"), SlurmJobs([SlurmJob("7", user="alice")])
-    kept = JobMapAllocations()
-    first = kept.of(jobs, [ONE])
-    assert kept.of(jobs, (ONE,)) is first
-    assert kept.of(jobs, [ONE], users)[0].workload.user == "alice"
-    assert kept.of(jobs, [ZERO], users) == ()
+def test_pipes_and_endless_files_are_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0")
+    (tmp_path / "1").symlink_to("/dev/zero")
+    (tmp_path / "2").write_text("815\n")
+    found = JobMapReader(tmp_path, clock=FakeClock()).read()
+    assert [(one.device.name, one.job) for one in found] == [("2", "815")]

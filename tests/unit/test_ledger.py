@@ -89,6 +89,14 @@ def test_xids_are_counted_per_gpu_and_xid_with_the_time_of_the_last() -> None:
     assert state.xid_times == {("GPU-0", 31): 101.0, ("GPU-0", 79): 105.0}
 
 
+def test_xids_of_one_moment_stand_in_the_order_in_which_they_came() -> None:
+    """NVML tells no time: all events of a tick have the same."""
+    book = ledger()
+    book.post(snapshot(reading(A), xids=(XidEvent(A, 31, 100.0), XidEvent(A, 79, 100.0))))
+    state = book.post(snapshot(reading(A), xids=(XidEvent(A, 48, 105.0), XidEvent(A, 31, 105.0))))
+    assert list(state.xid_times) == [("GPU-0", 79), ("GPU-0", 48), ("GPU-0", 31)]
+
+
 def test_values_not_believed_add_up() -> None:
     book = ledger()
     book.post(snapshot(reading(A), invalid=2))

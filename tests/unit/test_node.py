@@ -3,53 +3,27 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from threading import Event, current_thread
+from typing import Any
 
 import pytest
 
 from builders import SOURCE, FakeClock, gpu, process, reading, snapshot
-from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.page import Page
-from gpuledger.model.quantities import POWER, Quantity
-from gpuledger.model.snapshot import Collected, Snapshot, SourceInfo
+from gpuledger.model.quantities import POWER
+from gpuledger.model.session import LedgerState
+from gpuledger.model.snapshot import Collected, Snapshot
 from gpuledger.model.source import Clock
 from gpuledger.node.loop import Node
 from gpuledger.node.pace import Pace
 from gpuledger.node.vitals import status_of
+from unit.node_support import ScriptedSource, node_of
 
 CARD = gpu(0)
 GOOD = snapshot(reading(CARD, process(CARD)))
-
-
-class RealClock:
-    def unix(self) -> float:
-        return time.time()
-
-    def elapsed(self) -> float:
-        return time.monotonic()
-
-
-class ScriptedSource:
-    """Does per tick what the script says; the last act repeats."""
-
-    info: SourceInfo = SOURCE
-
-    def __init__(self, *acts: Callable[[], Snapshot]) -> None:
-        self.acts = list(acts)
-        self.wanted: list[frozenset[Quantity]] = []
-        self.closed = 0
-
-    def read(self, wanted: frozenset[Quantity]) -> Snapshot:
-        self.wanted.append(wanted)
-        act = self.acts.pop(0) if len(self.acts) > 1 else self.acts[0]
-        return act()
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 class Pages(list[Page]):
@@ -81,15 +55,7 @@ def unavailable() -> Snapshot:
 
 
 def node(source: ScriptedSource, pages: Pages, clock: Clock, interval: float = 1.0) -> Node:
-    return Node(
-        source,
-        name=lambda seen: seen,
-        post=Ledger(LedgerSettings()).post,
-        publish=pages.publish,
-        wanted=lambda: frozenset({POWER}),
-        clock=clock,
-        interval=interval,
-    )
+    return node_of(source, pages.publish, wanted=lambda: frozenset({POWER}), clock=clock, interval=interval)
 
 
 def test_a_tick_publishes_the_snapshot_with_the_ledger_after_it() -> None:
@@ -145,7 +111,7 @@ def hanging() -> Iterator[tuple[Pages, Event]]:
         release.wait(30)
         return GOOD
 
-    ticking = node(ScriptedSource(good, hang, good), pages, RealClock(), interval=0.05)
+    ticking = node(ScriptedSource(good, hang, good), pages, SystemClock(), interval=0.05)
     ticking.start()
     yield pages, release
     release.set()
@@ -180,7 +146,7 @@ def test_the_page_is_stale_within_three_intervals_and_only_once(hanging: tuple[P
     assert sum(page.health.stalled for page in pages) == 1
 
 
-class SleepingClock(RealClock):
+class SleepingClock(SystemClock):
     """A boot clock: it jumps when the machine wakes. `looked` is set when the watchdog has seen that."""
 
     def __init__(self) -> None:
@@ -216,7 +182,7 @@ def test_a_tick_that_slept_with_the_machine_is_not_called_a_hung_driver() -> Non
 
 def test_stopping_lets_go_of_the_source() -> None:
     source, pages = ScriptedSource(good), Pages()
-    ticking = node(source, pages, RealClock(), interval=0.05)
+    ticking = node(source, pages, SystemClock(), interval=0.05)
     ticking.start()
     pages.wait_for(lambda page: page.health.ticks >= 2)
     ticking.stop()
@@ -238,6 +204,29 @@ def test_an_error_of_our_own_is_told_as_such_logged_once_and_ends_nothing(
     assert sum(record.exc_info is not None for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize("part", ["source", "workloads", "ledger"])
+def test_the_part_of_a_tick_that_breaks_is_told_as_failed_and_counted(part: str) -> None:
+    broken = ""
+
+    def works(name: str, answer: Any) -> Any:
+        if broken == name:
+            raise MemoryError
+        return answer
+
+    ticking = node_of(
+        ScriptedSource(lambda: works("source", GOOD)),
+        name=lambda seen: works("workloads", seen),
+        post=lambda _: works("ledger", LedgerState()),
+        clock=FakeClock(),
+    )
+    ticking.tick()
+    broken = part
+    parts = {one.name: one for one in ticking.tick().health.collectors}
+    assert [one.name for one in parts.values() if not one.success] == [part]
+    assert (parts[part].error, parts[part].failures) == ("MemoryError", 1)
+    assert parts[part].last_success is not None
+
+
 def test_a_slow_first_reading_is_not_called_a_hung_driver() -> None:
     release, pages = Event(), Pages()
 
@@ -245,7 +234,7 @@ def test_a_slow_first_reading_is_not_called_a_hung_driver() -> None:
         release.wait(30)
         return GOOD
 
-    ticking = node(ScriptedSource(slow), pages, RealClock(), interval=0.05)
+    ticking = node(ScriptedSource(slow), pages, SystemClock(), interval=0.05)
     ticking.start()
     stale = pages.wait_for(lambda page: page.health.stalled)
     release.set()

@@ -82,12 +82,9 @@ def test_a_dialect_that_is_asked_for_beats_the_one_that_is_implied() -> None:
 
 
 def test_fields_that_only_nvidia_smi_knows_make_auto_read_it() -> None:
-    def loads(_name: str) -> object:
-        return object()
-
-    assert prefers_smi(build(SmiSettings, settings("--query-field-names", "uuid")), loads)
-    assert not prefers_smi(build(SmiSettings, settings("--query-field-names", "AUTO")), loads)
-    assert not prefers_smi(build(SmiSettings, settings("--query-field-names-exclude", "ecc.*")), loads)
+    assert prefers_smi(build(SmiSettings, settings("--query-field-names", "uuid")), object)
+    assert not prefers_smi(build(SmiSettings, settings("--query-field-names", "AUTO")), object)
+    assert not prefers_smi(build(SmiSettings, settings("--query-field-names-exclude", "ecc.*")), object)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def running(machine, pid, ago):
 
 
 def microseconds(machine, ago):
-    return round((machine.clock.wall + 1 - ago) * 1e6)
+    return round((machine.clock.now_unix + 1 - ago) * 1e6)
 
 
 def records(machine, seconds=1.0, index=0):
@@ -42,7 +42,7 @@ def records(machine, seconds=1.0, index=0):
 def test_a_process_between_two_ticks_is_told_with_begin_and_end_in_the_sources_seconds(machine):
     machine.gpus[0].accounts.append(ended(machine, 7, ago=0.75, lived=0.5))
     (record,) = records(machine)
-    now = machine.clock.running
+    now = machine.clock.now_elapsed
     assert record.pid == 7
     assert (record.began, record.ended) == (
         pytest.approx(now - 0.75, abs=1e-5),
@@ -67,13 +67,13 @@ def test_a_process_is_told_when_it_comes_and_when_it_has_left(machine):
     gpu.accounts.append(running(machine, 7, ago=0.5))
     (came,) = records(machine)
     assert (came.pid, came.ended) == (7, None)
-    assert came.began == pytest.approx(machine.clock.running - 0.5, abs=1e-5)
+    assert came.began == pytest.approx(machine.clock.now_elapsed - 0.5, abs=1e-5)
     assert records(machine) == ()
     gpu.processes = []
     gpu.accounts[-1] = ended(machine, 7, ago=2.5, lived=2.25)
     (left,) = records(machine)
     assert (left.pid, left.began) == (7, pytest.approx(came.began, abs=1e-5))
-    assert left.ended == pytest.approx(machine.clock.running - 0.25, abs=1e-5)
+    assert left.ended == pytest.approx(machine.clock.now_elapsed - 0.25, abs=1e-5)
     assert machine.count(STATS) == 2
 
 
@@ -137,9 +137,9 @@ def test_a_pid_used_again_is_told_when_it_has_left(machine):
 
 
 def test_a_start_since_boot_is_understood_too(machine):
-    start = round((machine.clock.running + 0.25) * 1e6)
+    start = round((machine.clock.now_elapsed + 0.25) * 1e6)
     machine.gpus[0].accounts.append(NvmlAccount(7, start, 500))
-    began = machine.clock.running + 0.25
+    began = machine.clock.now_elapsed + 0.25
     assert records(machine) == (AccountingRecord(7, began, began + 0.5),)
 
 

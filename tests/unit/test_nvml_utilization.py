@@ -223,7 +223,7 @@ def test_a_garbled_time_does_not_hide_all_later_samples(machine, gpu):
 def test_samples_by_wall_time_go_on_after_the_clock_was_set_back(machine, gpu):
     gpu.samples = [NvmlSample(7, 5000 * SECOND, sm=20)]
     machine.tick()
-    machine.clock.wall -= 3600
+    machine.clock.now_unix -= 3600
     gpu.samples = [NvmlSample(7, 1400 * SECOND, sm=30)]
     assert usage_of(told(machine.tick()), 7).sm == pytest.approx(0.3)
 

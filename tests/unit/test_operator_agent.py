@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from unit.operator_support import (
-    Json,
-    agent_file,
-    gpu_monitor,
-)
+from unit.operator_support import Json, agent_file, gpu_monitor, target
 
 OWN: Json = {
     "targetName": "gpus",
@@ -25,16 +19,6 @@ OWN: Json = {
     },
     "endpoints": [{"port": "metrics", "path": "/metrics", "addNodeLabel": True}],
 }
-
-
-def target(**more: Any) -> Json:
-    return {
-        "targetName": "theirs",
-        "type": "PodMonitor",
-        "selector": {"matchLabels": {"app": "custom-dcgm"}},
-        "endpoints": [{"port": "metrics"}],
-        **more,
-    }
 
 
 def scraped(agent: Json, exporter: Json | None = None) -> Json:

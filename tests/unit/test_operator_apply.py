@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.operator.api import Api
+from gpuledger.operator.api import Api, Question, Refused
 from gpuledger.operator.apply import Applier, Outcome, Rejected
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.kinds import MANAGED_BY, MONITOR, MONITOR_KIND
@@ -68,7 +68,7 @@ def test_nothing_is_asked_where_nothing_changed() -> None:
     bench = Bench()
     bench.converge(ACCOUNT, CONFIG)
     bench.writes()
-    assert bench.converge(ACCOUNT, CONFIG).idle
+    assert bench.converge(ACCOUNT, CONFIG) == Outcome()
     assert bench.server.asked == []
 
 
@@ -144,7 +144,7 @@ def test_a_seed_is_made_once_and_left_alone() -> None:
     bench.server.keep(f"{PLACE}/configmaps/c", edited)
     bench.owned.take(bench.server.objects[f"{PLACE}/configmaps/c"])
     bench.writes()
-    assert bench.converge(seeds=[CONFIG]).idle
+    assert bench.converge(seeds=[CONFIG]) == Outcome()
     assert bench.server.asked == []
 
 
@@ -152,9 +152,9 @@ def test_a_seed_that_somebody_else_has_made_is_theirs() -> None:
     bench = Bench()
     theirs = {**CONFIG, "metadata": {"name": "c", "namespace": "n"}}
     bench.server.keep(f"{PLACE}/configmaps/c", theirs)
-    assert bench.converge(seeds=[CONFIG]).idle
+    assert bench.converge(seeds=[CONFIG]) == Outcome()
     bench.server.asked.clear()
-    assert bench.converge(seeds=[CONFIG]).idle
+    assert bench.converge(seeds=[CONFIG]) == Outcome()
     assert bench.server.asked == [], "asked once"
 
 
@@ -188,3 +188,49 @@ def test_nothing_is_left_of_a_monitor_and_all_of_others() -> None:
     bench.server.keep(f"{PLACE}/services/s", made("Service", "s"))
     assert bench.clean() == 3
     assert list(bench.server.objects) == [f"{PLACE}/configmaps/other"]
+
+
+POLICY = 'admission webhook "policy.example.com" denied the request: hostPID is not allowed'
+RIGHTS = (
+    'configmaps "c" is forbidden: User "operator" cannot patch resource "configmaps" in the namespace "n"'
+)
+
+
+class Guarded(MemoryApi):
+    """Something before the server refuses every change of a ConfigMap."""
+
+    def __init__(self, status: int, message: str, *, dry_alone: bool = False) -> None:
+        super().__init__()
+        self._answer = (status, {"kind": "Status", "reason": "Forbidden", "message": message})
+        self._dry_alone = dry_alone
+
+    def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
+        guarded = "dryRun" in question.query or not self._dry_alone
+        if guarded and "/configmaps/" in question.path:
+            return self._answer
+        return super()._patch(question, body)
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_what_a_policy_of_the_cluster_denies_is_refused_before_anything_is_changed(status: int) -> None:
+    bench = Bench(Guarded(status, POLICY))
+    with pytest.raises(Rejected, match="hostPID is not allowed") as refused:
+        bench.converge(ACCOUNT, CONFIG)
+    assert "install it anew" not in str(refused.value)
+    assert bench.writes() == []
+
+
+def test_rights_that_the_operator_lacks_are_no_fault_of_the_resource() -> None:
+    bench = Bench(Guarded(403, RIGHTS))
+    with pytest.raises(
+        Refused, match="the operator's ClusterRole and Roles are the chart's, install it anew"
+    ):
+        bench.converge(ACCOUNT, CONFIG)
+
+
+def test_where_nothing_can_be_tried_it_is_done() -> None:
+    """Webhooks of before Kubernetes 1.22 may not know what to do with a trial."""
+    message = 'admission webhook "old.example.com" does not support dry run'
+    bench = Bench(Guarded(400, message, dry_alone=True))
+    bench.converge(ACCOUNT, CONFIG)
+    assert bench.writes() == [f"PATCH {PLACE}/serviceaccounts/a", f"PATCH {PLACE}/configmaps/c"]

@@ -84,7 +84,7 @@ def test_it_is_cluster_wide_and_has_status_and_columns(crd: Json) -> None:
     assert version["subresources"] == {"status": {}}
     status = schema_of(crd)["properties"]["status"]["properties"]
     assert set(status) == {
-        *("conditions", "observedGeneration", "lastError"),
+        *("conditions", "observedGeneration", "lastError", "appliedSpec"),
         *("gpuNodes", "exportersReady", "targetsFound", "targetsUp"),
     }
     assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
@@ -213,6 +213,17 @@ IGNORED: list[tuple[Json, list[str]]] = [
     (
         {"features": {"k8sAgent": {"gpuMonitoring": {"groupLabelAllowlistRegex": "^[a-z]+$"}}}},
         ["spec.features.k8sAgent.gpuMonitoring.groupLabelAllowlistRegex"],
+    ),
+    (
+        {
+            "features": {
+                "openAgent": {"podLabels": {"app": "mine", "name": "mine"}},
+                "k8sAgent": {
+                    "nodeAgent": {"podLabels": {"name": "mine", "whatap-gpu": "true", "app": "mine"}}
+                },
+            }
+        },
+        ["spec.features.k8sAgent.nodeAgent.podLabels.name", "spec.features.openAgent.podLabels.app"],
     ),
 ]
 

@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 import chart
-from gpuledger.config.node import NODE
-from gpuledger.model.settings import reload_of
+from chart import taken
+from gpuledger.operator.programs import Complaint
 from gpuledger.operator.reading import read
 from gpuledger.operator.render.objects import render
-from gpuledger.operator.render.program import RESTARTING
 from unit.operator_support import (
     SIMPLE,
     Json,
@@ -25,7 +24,6 @@ from unit.operator_support import (
     only,
     rendered,
 )
-from unit.test_chart_program import taken
 
 # A field of `exporter`, and the values of the chart that mean the same.
 SAME: dict[str, tuple[Json, Json]] = {
@@ -186,12 +184,6 @@ def test_a_whatap_agents_exporter_takes_its_variables_and_tells_dcgm(tmp_path: P
     assert got["state_dir"] == "/var/lib/gpuledger"
 
 
-def test_the_operator_knows_which_settings_need_a_restart() -> None:
-    restart = {key for group in NODE.values() for key in reload_of(group).restart}
-    by_flags = {"listen_address", "metrics_path", "source", "state_dir", "web.config.file", "passwd_file"}
-    assert set(RESTARTING) == restart - by_flags - {"devices", "gpu_count"}
-
-
 @pytest.mark.parametrize(
     ("config", "exchanged"),
     [({"interval": "2s"}, False), ({"process": {"max_per_device": 9}}, True), ({"sysfs": "/s"}, True)],
@@ -212,7 +204,10 @@ def test_a_setting_that_a_flag_would_beat_is_refused_with_the_field_that_says_it
 
 def test_what_the_program_itself_has_against_its_settings_is_said() -> None:
     monitor = monitor_of(gpu_monitor({"exporter": {"config": {"intervall": "2s"}}}))
-    facts = facts_of(monitor, check_exporter=lambda config: f"unknown key {sorted(config)[1]}")
+    facts = facts_of(
+        monitor,
+        check_exporter=lambda run: Complaint("configuration", f"unknown key {sorted(run.configuration)[1]}"),
+    )
     assert [str(one) for one in render(monitor, facts).problems] == [
         "spec.exporter.config: unknown key intervall"
     ]

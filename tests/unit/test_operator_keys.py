@@ -16,7 +16,7 @@ from gpuledger.operator.schema.gpu_monitor import SPEC
 from gpuledger.operator.schema.nodes import Each, Fields, Node, Switch
 from gpuledger.operator.schema.whatap_agent import WHATAP_SPEC
 from unit.operator_schemas import Path, leaves, sample
-from unit.operator_support import Json, agent_says, facts_of, gpu_monitor, whatap
+from unit.operator_support import Json, asks_agent, facts_of, gpu_monitor, whatap
 
 # What must stand beside a key for it to mean something.
 HOST = {"exporter": {"gpuAccess": {"mode": "host"}, "source": "smi"}}
@@ -94,7 +94,7 @@ def _outcome(resource: str) -> object:
     found = read(json.loads(resource))
     if found.monitor is None:
         return found.problems
-    made = render(found.monitor, facts_of(found.monitor, check_agent=agent_says))
+    made = render(found.monitor, facts_of(found.monitor, check_agent=asks_agent))
     return found.ignored, made
 
 

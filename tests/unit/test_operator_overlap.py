@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.operator.overlap import overlaps
+from gpuledger.operator.overlap import Claim, overlaps
 from gpuledger.operator.spec import GpuMonitor
 from unit.operator_support import SIMPLE, Json, gpu_monitor, monitor_of
 
@@ -36,6 +36,10 @@ def monitors(*exporters: Json) -> list[GpuMonitor]:
         for name, exporter in zip("abc", exporters, strict=False)
     ]
     return [replace(monitor, created=f"2026-01-0{at + 1}") for at, monitor in enumerate(found)]
+
+
+def refused(asked: list[GpuMonitor]) -> list[str]:
+    return list(overlaps(map(Claim, asked)).refused)
 
 
 A, B = {"nodeSelector": {"pool": "a"}}, {"nodeSelector": {"pool": "b"}}
@@ -80,15 +84,15 @@ PAIRS: list[tuple[str, Json, Json, bool]] = [
     ("first", "second", "meet"), [case[1:] for case in PAIRS], ids=[case[0] for case in PAIRS]
 )
 def test_two_resources_may_choose_one_node(first: Json, second: Json, meet: bool) -> None:
-    assert list(overlaps(monitors(first, second))) == (["GpuMonitor/b"] if meet else [])
+    assert refused(monitors(first, second)) == (["GpuMonitor/b"] if meet else [])
     # Whichever is the older.
-    assert list(overlaps(monitors(second, first))) == (["GpuMonitor/b"] if meet else [])
+    assert refused(monitors(second, first)) == (["GpuMonitor/b"] if meet else [])
 
 
 def test_the_older_keeps_its_nodes_in_whatever_order_they_come() -> None:
     older, younger = monitors({}, {})
     for listed in ([older, younger], [younger, older]):
-        assert overlaps(listed) == {
+        assert overlaps(map(Claim, listed)).refused == {
             "GpuMonitor/b": "may choose the same nodes as GpuMonitor a, which is older; set "
             "spec.exporter.nodeSelector in both, with different values of one label"
         }
@@ -99,17 +103,52 @@ def test_who_is_refused_refuses_nobody() -> None:
     a, b, c = monitors(
         A, {"nodeSelector": {"pool": "a", "zone": "x"}}, {"nodeSelector": {"zone": "x", "pool": "c"}}
     )
-    assert list(overlaps([a, b, c])) == ["GpuMonitor/b"]
+    assert refused([a, b, c]) == ["GpuMonitor/b"]
+
+
+def test_what_runs_keeps_its_nodes_while_something_else_is_asked_for() -> None:
+    (older, younger) = monitors(A, B)
+    (elsewhere,) = monitors({"nodeSelector": {"pool": "c"}})
+    assert list(overlaps([Claim(elsewhere, older), Claim(replace(younger, exporter=older.exporter))]).refused)
+    # Of a specification that cannot be read, only what runs is known.
+    assert list(overlaps([Claim(None, older), Claim(replace(younger, exporter=older.exporter))]).refused)
+
+
+def test_what_runs_is_ousted_by_older_ones_that_run_and_by_nothing_that_is_only_asked_for() -> None:
+    (older, younger) = monitors(A, B)
+    wide = replace(older, exporter=monitors({})[0].exporter)
+    asked = overlaps([Claim(wide, older), Claim(younger, younger)])
+    assert (list(asked.refused), asked.ousted) == (["GpuMonitor/b"], set())
+    applied = overlaps([Claim(wide, wide), Claim(younger, younger)])
+    assert (list(applied.refused), applied.ousted) == (["GpuMonitor/b"], {"GpuMonitor/b"})
+
+
+def test_two_that_exchange_their_nodes_come_to_it() -> None:
+    """The older moves first, and the younger, which goes on until then, after it."""
+    (older, younger) = monitors(A, B)
+    a, b = replace(older, exporter=younger.exporter), replace(younger, exporter=older.exporter)
+    before = overlaps([Claim(a, older), Claim(b, younger)])
+    assert (list(before.refused), before.ousted) == (["GpuMonitor/b"], set())
+    after = overlaps([Claim(a, a), Claim(b, younger)])
+    assert (list(after.refused), after.ousted) == ([], {"GpuMonitor/b"})
+
+
+def test_who_is_ousted_has_no_nodes() -> None:
+    wide, young, youngest = monitors({}, B, {"nodeSelector": {"pool": "b", "zone": "x"}})
+    narrow = replace(wide, exporter=monitors(A)[0].exporter)
+    both = overlaps([Claim(narrow, wide), Claim(young, young), Claim(youngest)])
+    assert both.ousted == {"GpuMonitor/b"}
+    assert list(both.refused) == ["GpuMonitor/b", "GpuMonitor/c"]
 
 
 def test_without_exporters_there_is_nothing_to_overlap() -> None:
-    assert overlaps(monitors({}, {"enabled": False})) == {}
+    assert refused(monitors({}, {"enabled": False})) == []
 
 
 def test_a_whatap_agent_and_a_gpu_monitor_of_one_name_are_two() -> None:
     whatap = replace(monitor_of(SIMPLE), created="2026-02-01")
     (ours,) = [replace(one, name="whatap") for one in monitors({})]
-    assert list(overlaps([whatap, ours])) == ["WhatapAgent/whatap"]
+    assert refused([whatap, ours]) == ["WhatapAgent/whatap"]
 
 
 # Every node that may be, with two labels of a few values each: what the rules say is held against it.
@@ -161,4 +200,4 @@ def holds(requirement: Json, node: Json) -> bool:
 @given(_exporter, _exporter)
 def test_they_overlap_exactly_when_some_node_would_have_two(first: Json, second: Json) -> None:
     two = any(chooses(first, node) and chooses(second, node) for node in NODES)
-    assert bool(overlaps(monitors(first, second))) is two
+    assert bool(refused(monitors(first, second))) is two

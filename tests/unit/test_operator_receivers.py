@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gpuledger.operator.render.objects import render
@@ -11,24 +9,15 @@ from unit.operator_support import (
     Json,
     agent_file,
     agent_says,
+    asks_agent,
     facts_of,
     gpu_monitor,
     monitor_of,
     only,
     rendered,
+    target,
     whatap,
 )
-
-
-def target(**more: Any) -> Json:
-    return {
-        "targetName": "theirs",
-        "type": "PodMonitor",
-        "selector": {"matchLabels": {"app": "custom-dcgm"}},
-        "endpoints": [{"port": "metrics"}],
-        **more,
-    }
-
 
 SECRETS = {
     "scheme": "https",
@@ -122,7 +111,7 @@ def test_a_receiver_is_told_in_prometheus_words() -> None:
         {
             "url": "https://store/write",
             "name": "store",
-            "remote_timeout": "90s",
+            "remote_timeout": "1m30s",
             "headers": {"X-Scope-OrgID": "a"},
             "authorization": {"credentials_file": "/etc/gpuledger-secrets/token/t"},
             "tls_config": {
@@ -139,11 +128,11 @@ def test_a_receiver_is_told_in_prometheus_words() -> None:
                 "min_shards": 1,
                 "max_shards": 2,
                 "max_samples_per_send": 3,
-                "batch_send_deadline": "1500ms",
+                "batch_send_deadline": "1s500ms",
                 "min_backoff": "30ms",
-                "max_backoff": "90s",
+                "max_backoff": "1m30s",
                 "retry_on_http_429": True,
-                "sample_age_limit": "3600s",
+                "sample_age_limit": "1h",
             },
             "queue": {"max_bytes": "512MB", "max_age": "1h"},
         }
@@ -221,7 +210,7 @@ PROBLEMS: list[tuple[str, Json, str]] = [
 )
 def test_what_cannot_be_is_said_with_its_place(agent: Json, problem: str) -> None:
     monitor = monitor_of(gpu_monitor({"agent": agent}))
-    assert [str(one) for one in render(monitor, facts_of(monitor, check_agent=agent_says)).problems] == [
+    assert [str(one) for one in render(monitor, facts_of(monitor, check_agent=asks_agent)).problems] == [
         problem
     ]
 
@@ -246,7 +235,7 @@ def test_exporters_that_speak_https_need_a_target_that_says_whom_to_believe(
 
 def test_a_problem_of_the_operators_own_receiver_is_not_the_resources() -> None:
     monitor = monitor_of(gpu_monitor())
-    facts = facts_of(monitor, check_agent=agent_says, default_remote_write=({"url": "http://a:0/"},))
+    facts = facts_of(monitor, check_agent=asks_agent, default_remote_write=({"url": "http://a:0/"},))
     (problem,) = render(monitor, facts).problems
     assert problem.path == "operator.defaultRemoteWrite[0].url"
 
@@ -256,5 +245,5 @@ def test_the_same_paths_are_those_of_a_whatap_agent() -> None:
         openAgent={"enabled": True, "targets": [target(endpoints=[{"port": "m", "timeout": "1h"}])]}
     )
     monitor = monitor_of(resource)
-    (problem,) = render(monitor, facts_of(monitor, check_agent=agent_says)).problems
+    (problem,) = render(monitor, facts_of(monitor, check_agent=asks_agent)).problems
     assert problem.path == "spec.features.openAgent.targets[0].endpoints[0].timeout"

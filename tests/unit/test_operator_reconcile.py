@@ -17,18 +17,25 @@ from gpuledger.operator.counts import Counts
 from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
 from gpuledger.operator.facts import Facts
-from gpuledger.operator.kinds import as_owner
+from gpuledger.operator.kinds import KINDS, as_owner
+from gpuledger.operator.listing import list_made
 from gpuledger.operator.monitors import Monitors, Render
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.reconcile import FINALIZER, Reconciler
 from gpuledger.operator.render.objects import Rendered, render
 from gpuledger.operator.spec import GpuMonitor
+from gpuledger.operator.telling import Teller
 from operator_api import MemoryApi
 from unit.operator_support import Json, gpu_monitor
 
 PATH = "/apis/gpuledger.dev/v1alpha1/gpumonitors/gpus"
 EXPORTER = "/apis/apps/v1/namespaces/n/daemonsets/gpumonitor-gpus-exporter"
+OLDER = PATH.replace("gpus", "older")
 ALONE: Json = {"agent": {"enabled": False}}
+
+
+def facts_of(body: Json) -> Facts:
+    return Facts(as_owner(body), "n", default_remote_write=({"url": "http://store/"},))
 
 
 class Bench:
@@ -36,15 +43,16 @@ class Bench:
 
     def __init__(self, server: MemoryApi | None = None) -> None:
         self.server = server or MemoryApi()
-        api, counts, clock = Api(self.server), Counts(), SystemClock()
+        self.counts = counts = Counts()
+        self.api = api = Api(self.server)
+        clock = SystemClock()
         self.owned = Owned()
-        self.render: Render = lambda body, asked: render(asked, Facts(as_owner(body), "n"))
+        self.render: Render = lambda body, asked: render(asked, facts_of(body))
         self.monitors = Monitors(lambda body, asked: self.render(body, asked), 600.0, lambda _: None)
-        self.reconciler = Reconciler(
-            *(api, self.monitors, self.owned, Applier(api, self.owned, ["n"], counts)),
-            *(Events(api, "me", clock, counts), Due(), clock, counts),
-            status_interval=3600.0,
-        )
+        applier = Applier(api, self.owned, ["n"], counts)
+        events = Events(api, "me", clock, counts)
+        teller = Teller(api, self.monitors, self.owned, events, clock, counts, 3600.0)
+        self.reconciler = Reconciler(api, self.monitors, self.owned, applier, events, teller, Due(), counts)
 
     def change(self, **content: Any) -> None:
         """Somebody writes the resource."""
@@ -59,6 +67,12 @@ class Bench:
     async def look(self) -> float | None:
         (monitor,) = self.monitors
         return await self.reconciler.look(monitor)
+
+    async def list_made(self) -> None:
+        """As a term begins."""
+        for kind in KINDS:
+            made = await list_made(self.api, kind, ["n"])
+            self.owned.settle(kind.kind, made.bodies, made.version)
 
     def writes(self) -> list[str]:
         found = [one for one in self.server.writes if "/events" not in one]
@@ -225,6 +239,101 @@ def test_what_runs_on_is_kept_as_it_was_when_the_spec_is_refused(spec: Json) -> 
         assert degraded["status"] == "True"
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
+def test_a_look_at_a_refused_spec_counts_once(spec: Json) -> None:
+    async def work() -> None:
+        bench = Bench(Choosy())
+        bench.change(spec=spec)
+        await bench.look()
+        assert bench.counts.reconciles == {"refused": 1}
+
+    asyncio.run(work())
+
+
+def test_nothing_is_made_for_a_resource_that_is_gone_already() -> None:
+    """It was deleted before it had a finalizer to wait for us; the watch has not told yet."""
+
+    async def work(bench: Bench) -> None:
+        bench.change()
+        del bench.server.objects[PATH]
+        await bench.look()
+        assert bench.writes() == [f"PATCH {PATH}"]
+        assert bench.server.objects == {}
+
+    run(work)
+
+
+@pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
+def test_an_operator_that_begins_keeps_what_another_has_applied(spec: Json) -> None:
+    """It knows what that was from the resource's status."""
+
+    async def work() -> None:
+        server = Choosy()
+        bench = Bench(server)
+        bench.change()
+        await bench.look()
+        was = server.objects[EXPORTER]
+        bench.change(spec=spec)
+        await bench.look()
+        del server.objects[EXPORTER]
+        after = Bench(server)
+        after.monitors.take(server.objects[PATH])
+        await after.look()
+        assert server.objects[EXPORTER]["spec"] == was["spec"]
+        assert json.loads(status_of(after)["appliedSpec"]) == ALONE
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"exporter": {"port": "many"}}', "[]", "3"], ids=repr)
+def test_a_status_that_tells_nothing_of_use_is_as_none(text: str) -> None:
+    async def work(bench: Bench) -> None:
+        bench.change(spec={"exporter": {"port": "many"}}, status={"appliedSpec": text})
+        await bench.look()
+        assert bench.writes() == [f"PATCH {PATH}/status"]
+        assert "appliedSpec" not in status_of(bench)
+
+    run(work)
+
+
+def test_a_specification_of_great_length_is_not_kept_twice() -> None:
+    async def work(bench: Bench) -> None:
+        note = {"example.com/long": "x" * 300_000}
+        bench.change(spec={**ALONE, "exporter": {"podAnnotations": note}})
+        await bench.look()
+        assert "appliedSpec" not in status_of(bench)
+
+    run(work)
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["the same operator", "another one"])
+def test_exporters_leave_the_nodes_that_an_older_resource_takes(anew: bool) -> None:
+    async def work(bench: Bench) -> None:
+        bench.change(
+            metadata={"creationTimestamp": "2026-01-02"}, spec={"exporter": {"nodeSelector": {"a": "b"}}}
+        )
+        await bench.look()
+        agent = EXPORTER.replace("daemonsets", "statefulsets").replace("exporter", "agent")
+        assert {EXPORTER, agent} <= bench.server.objects.keys()
+        bench.server.keep(OLDER, gpu_monitor(ALONE, "older"))
+        bench.server.objects[OLDER]["metadata"] |= {"creationTimestamp": "2026-01-01", "generation": 1}
+        after = Bench(bench.server) if anew else bench
+        for path in (OLDER, PATH):
+            after.monitors.take(bench.server.objects[path])
+        for path in (PATH, OLDER, PATH):
+            monitor = after.monitors.get(bench.server.objects[path]["metadata"]["uid"])
+            assert monitor is not None
+            await after.list_made()
+            await after.reconciler.look(monitor)
+        assert agent in bench.server.objects
+        assert EXPORTER not in bench.server.objects
+        assert EXPORTER.replace("gpus", "older") in bench.server.objects
+        degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
+        assert degraded["reason"] == "Overlap"
+
+    run(work)
 
 
 def test_the_loop_goes_on_while_a_large_resource_is_rendered() -> None:

@@ -76,6 +76,21 @@ def test_what_is_not_prometheus_is_said_to_be_none(body: bytes) -> None:
     assert read_prometheus(body) == "the agent's answer is not Prometheus's"
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e400", "9999999999", "many"])
+def test_a_page_whose_numbers_are_none_tells_no_targets(value: str) -> None:
+    page = f'gpuledger_agent_targets{{group="a",state="up"}} {value}\n'
+    assert read_agent(page.encode()) == Targets(0, 0, 0)
+
+
+def test_an_answer_of_great_depth_is_not_prometheuss() -> None:
+    assert read_prometheus(b"[" * 200_000) == "the agent's answer is not Prometheus's"
+
+
+def test_the_port_is_the_one_of_the_agent_whatever_stands_beside_it() -> None:
+    beside = {"name": "http", "containerPort": 8080}
+    assert agents_of(stateful_set(beside, {"name": "metrics", "containerPort": 9401})).port == 9401
+
+
 def count(pods: Pods, told: Mapping[str, bytes], agents: Agents = AGENTS) -> Targets | None:
     return asyncio.run(TargetCounter(Api(pods), pages(told)).count([agents]))
 
@@ -133,6 +148,23 @@ def test_where_a_pod_is_is_asked_once_and_again_when_it_is_silent() -> None:
         assert await counter.count([one]) is None
         assert await counter.count([one]) == Targets(6, 3, 1)
         assert pods.asked == 2
+
+    asyncio.run(run())
+
+
+def test_an_address_that_another_agent_may_have_got_is_asked_for_anew() -> None:
+    pods = Pods({"agent-0": "10.0.0.1"})
+    other = PAGE.replace(b"3", b"5")
+    told = {"http://10.0.0.1:9401/metrics": PAGE}
+
+    async def run() -> None:
+        counter = TargetCounter(Api(pods), pages(told))
+        assert await counter.count([Agents("n", "agent", 1, 9401, version="1")]) == Targets(6, 3, 1)
+        # Both have begun anew, and this one answers elsewhere.
+        told["http://10.0.0.1:9401/metrics"] = other
+        told["http://10.0.0.2:9401/metrics"] = PAGE
+        pods.addresses["agent-0"] = "10.0.0.2"
+        assert await counter.count([Agents("n", "agent", 1, 9401, version="2")]) == Targets(6, 3, 1)
 
     asyncio.run(run())
 

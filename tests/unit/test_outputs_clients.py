@@ -25,12 +25,12 @@ OTHER = [
 
 
 @pytest.mark.parametrize(("one", "other"), [case[1:] for case in SAME], ids=[case[0] for case in SAME])
-def test_one_client_is(one, other):
+def test_these_two_peers_are_one_client(one, other):
     assert client_of(one) == client_of(other) != NOBODY
 
 
 @pytest.mark.parametrize(("one", "other"), [case[1:] for case in OTHER], ids=[case[0] for case in OTHER])
-def test_two_clients_are(one, other):
+def test_these_two_peers_are_two_clients(one, other):
     assert client_of(one) != client_of(other)
 
 

@@ -8,23 +8,13 @@ import gzip
 import httpx
 import pytest
 
+from builders import FakeClock
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.outputs.addresses import Address
 from gpuledger.outputs.http import HttpServer
 from gpuledger.outputs.pages import PageStore
 from gpuledger.outputs.routes import Routes
-from unit.outputs_support import (
-    BIG,
-    GET_HELLO,
-    LOCAL,
-    Client,
-    FakeClock,
-    FakeDialect,
-    a_page,
-    serve,
-    some_routes,
-    until,
-)
+from unit.outputs_support import BIG, GET_HELLO, LOCAL, Client, FakeDialect, a_page, serve, some_routes, until
 
 
 def test_one_connection_serves_one_request_after_the_other():

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders import FakeClock
 from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.routes import Routes, plain
 from gpuledger.outputs.web_config.web import Web
 from raw_http import answers_in, corpus, raw_server, told
-from unit.outputs_support import FakeClock
-from unit.test_web_config_client_hello import client_hello
-from unit.web_config_support import TLS, certificates, issued
+from unit.web_config_support import TLS, certificates, client_hello, issued
 
 __all__ = ["certificates", "issued"]
 
@@ -72,7 +71,7 @@ def encrypted(issued, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_comes_of(case, server):
+def test_each_kept_request_has_its_answers(case, server):
     answers = answers_in(told(server.port, [case.sent]))
     assert [status for status, _ in answers] == case.answers
     assert not any(b"smuggled" in body for _, body in answers)
@@ -80,7 +79,7 @@ def test_what_comes_of(case, server):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_byte_by_byte_the_same_comes_of(case, server):
+def test_byte_by_byte_it_has_the_same_answers(case, server):
     pieces = [bytes([byte]) for byte in case.sent]
     assert [status for status, _ in answers_in(told(server.port, pieces))] == case.answers
 

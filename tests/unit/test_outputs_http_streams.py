@@ -1,9 +1,8 @@
-"""Answers without an end: what a client gets of them, and what a slow one costs the others."""
+"""Answers without an end: what a client gets of them, and what they leave to others."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
@@ -11,68 +10,7 @@ from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.routes import Response, Routes, plain
 from unit.outputs_support import GET_HELLO, Client, serve, until
-
-GET_STREAM = b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"
-
-
-class Channel:
-    """A stream that says what the test says; `size` makes each word that long."""
-
-    def __init__(self) -> None:
-        self.pending: list[bytes | None] = []
-        self.wake = lambda: None
-        self.taken = 0
-        self.ended = 0
-
-    def begin(self, wake):
-        self.wake = wake
-
-    def take(self):
-        if not self.pending:
-            return b""
-        self.taken += 1
-        return self.pending.pop(0)
-
-    def end(self):
-        self.ended += 1
-
-    def say(self, *words):
-        self.pending += words
-        self.wake()
-
-
-class Station:
-    """`/stream` for any number of clients, and `/hello`."""
-
-    def __init__(self, *first: bytes | None) -> None:
-        self.channels: list[Channel] = []
-        self._first = first
-        self.routes = Routes(
-            {
-                "/stream": lambda request: Response(stream=self._open, content_type="text/event-stream"),
-                "/hello": lambda request: plain("hello"),
-            }
-        )
-
-    def _open(self):
-        channel = Channel()
-        channel.pending += self._first
-        self.channels.append(channel)
-        return channel
-
-    def listeners(self, count):
-        return until(lambda: len(self.channels) >= count)
-
-
-async def head_of(client):
-    return (await client.reader.readuntil(b"\r\n\r\n")).decode().lower()
-
-
-async def chunk(client):
-    """The next chunk's data; empty for the last one."""
-    size = int(await client.reader.readuntil(b"\r\n"), 16)
-    data = await client.reader.readexactly(size + 2)
-    return data[:-2]
+from unit.streams_support import GET_STREAM, Station, chunk, head_of
 
 
 def test_what_is_said_comes_at_once_in_chunks_of_no_told_length():
@@ -171,93 +109,6 @@ def test_a_healthy_stream_outlives_every_limit_of_time():
     assert serve(scenario, routes=station.routes, limits=limits) == b"still here"
 
 
-class Narrow(Client):
-    """A client that takes little at a time: the kernel's buffers on its side are small."""
-
-    async def __aenter__(self):
-        inner = socket.socket()
-        inner.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        inner.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(inner, ("127.0.0.1", self._port))
-        self.reader, self.writer = await asyncio.open_connection(sock=inner, limit=1024)
-        return self
-
-
-BIG_WORD = b"x" * 200_000
-
-
-async def fall_behind(station, client):
-    """Say more than the kernel takes for a client that reads nothing; answers how much was handed over."""
-    await client.send(GET_STREAM)
-    await station.listeners(1)
-    client.writer.transport.pause_reading()
-    channel = station.channels[0]
-    before = -1
-    while channel.taken > before:
-        before = channel.taken
-        channel.say(BIG_WORD)
-        await asyncio.sleep(0)
-    return channel
-
-
-def test_who_is_behind_is_not_asked_for_more_until_he_has_caught_up():
-    station = Station()
-
-    async def scenario(server):
-        async with Narrow(server) as slow, Client(server) as other:
-            channel = await fall_behind(station, slow)
-            before = channel.taken
-            for _ in range(50):
-                channel.say()
-                await other.ask("/hello")
-            skipped = channel.taken == before
-            channel.pending[:] = [b"newest", None]
-            slow.writer.transport.resume_reading()
-            everything = bytearray()
-            while not everything.endswith(b"0\r\n\r\n"):
-                everything += await slow.reader.read(65_536)
-            return skipped, everything.endswith(b"6\r\nnewest\r\n0\r\n\r\n")
-
-    assert serve(scenario, routes=station.routes) == (True, True)
-
-
-def test_who_takes_nothing_for_too_long_is_cut_off():
-    station = Station()
-
-    async def scenario(server):
-        async with Narrow(server) as slow, Client(server) as healthy:
-            channel = await fall_behind(station, slow)
-            await healthy.send(GET_STREAM)
-            await station.listeners(2)
-            await until(lambda: channel.ended)
-            station.channels[1].say(b"unharmed")
-            await head_of(healthy)
-            return channel.ended, await chunk(healthy), station.channels[1].ended
-
-    assert serve(scenario, routes=station.routes, limits=Limits(response_seconds=0.1)) == (1, b"unharmed", 0)
-
-
-def test_who_catches_up_in_time_is_not_cut_off_later():
-    station = Station()
-
-    async def scenario(server):
-        async with Narrow(server) as slow:
-            channel = await fall_behind(station, slow)
-            channel.pending[:] = [b"newest"]
-            slow.writer.transport.resume_reading()
-            seen = b""
-            while not seen.endswith(b"newest\r\n"):
-                seen = seen[-20:] + await slow.reader.read(65_536)
-            for _ in range(3):
-                async with Client(server) as silent:
-                    await silent.closed()
-            channel.say(b"still here")
-            return await chunk(slow), channel.ended
-
-    limits = Limits(request_seconds=0.2, response_seconds=0.2)
-    assert serve(scenario, routes=station.routes, limits=limits) == (b"still here", 0)
-
-
 def test_a_client_that_has_gone_is_noticed_by_what_is_said_to_it():
     station = Station()
 
@@ -304,18 +155,6 @@ def test_stop_ends_every_stream_whole_and_at_once():
 
     assert serve(scenario, routes=station.routes) == (b"0\r\n\r\n", 0)
     assert station.channels[0].ended == 1
-
-
-def test_stop_cuts_off_a_stream_whose_client_is_behind():
-    station = Station()
-
-    async def scenario(server):
-        async with Narrow(server) as slow:
-            channel = await fall_behind(station, slow)
-            await server.stop()
-            return channel.ended, server.connections
-
-    assert serve(scenario, routes=station.routes, grace=0.02) == (1, 0)
 
 
 def test_streams_count_against_the_limit_and_make_no_room_for_others():

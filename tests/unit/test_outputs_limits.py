@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
+import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +16,7 @@ from gpuledger.outputs.health import PROBES
 from gpuledger.outputs.limits import RESERVE, Limits
 from gpuledger.outputs.routes import Response, Routes, plain
 from unit.outputs_support import BIG, GET_HELLO, Client, serve, until
-from unit.test_outputs_http_streams import GET_STREAM, Station
+from unit.streams_support import GET_STREAM, Station
 
 FEW = Limits(connections=8, client_connections=8)
 OTHER = "127.0.0.2"
@@ -94,6 +96,29 @@ def test_a_flood_of_connections_leaves_a_probe_of_another_client_alone():
             return status
 
     assert serve(scenario, routes=routes(), limits=FEW) == 200
+
+
+def test_a_probe_is_answered_however_many_clients_connect_at_the_same_moment():
+    async def scenario(server):
+        async with crowd(server, 8):
+            flood = []
+            # None of them is accepted before all are there: nothing is awaited.
+            for last in range(200):
+                one = socket.socket()
+                one.bind((f"127.0.1.{last + 1}", 0))
+                one.connect(("127.0.0.1", server.addresses[0].port))
+                flood.append(one)
+            flood[0].sendall(b"GET /-/healthy HTTP/1.1\r\nHost: h\r\n\r\n")
+            flood[0].setblocking(False)
+            answer = await asyncio.get_running_loop().sock_recv(flood[0], 1024)
+            for one in flood:
+                one.close()
+            async with Client(server) as last:
+                await last.ask("/-/ready")
+            await until(lambda: server.connections == 8)
+            return answer
+
+    assert serve(scenario, routes=routes(), limits=FEW).startswith(b"HTTP/1.1 200 ")
 
 
 def test_one_client_cannot_take_the_connections_of_all():

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import FakeClock
 from gpuledger.model.errors import UsageError
 from gpuledger.model.family import FamilySpec
 from gpuledger.model.quantities import ENERGY, POWER, TEMPERATURE
 from gpuledger.outputs.pages import PageStore
 from gpuledger.outputs.routes import Request, Routes
-from unit.outputs_support import FakeClock, FakeDialect, a_page
+from unit.outputs_support import FakeDialect, a_page
 
 OPENMETRICS = {"accept": "application/openmetrics-text"}
 GZIP = {"accept-encoding": "gzip"}
@@ -178,9 +179,9 @@ def test_an_unlisted_dialect_wants_from_its_first_request_until_ten_minutes_afte
     store = wanting_store(clock)
     handler = store.handler(("dcgm",))
     ask(handler)
-    clock.now += 500
+    clock.advance(500)
     ask(handler)
-    clock.now += seconds
+    clock.advance(seconds)
     assert (ENERGY in store.wants()) is wanted
     assert TEMPERATURE not in store.wants()
 

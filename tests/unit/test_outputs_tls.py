@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import ssl
+import sys
+import termios
 import tracemalloc
 import weakref
 
 import pytest
 
+from builders import FakeClock
 from certificates import RSA
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import BIG, GET_HELLO, Client, FakeClock, some_routes, until
-from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
-from unit.web_config_support import TLS, TlsClient, certificates, issued, serve_under
+from gpuledger.outputs.web_config.web import Web
+from unit.outputs_support import BIG, GET_HELLO, Client, serve, some_routes, until
+from unit.streams_support import GET_STREAM, Station, chunk, head_of
+from unit.web_config_support import TLS, TlsClient, certificates, file, issued, serve_under
 
-__all__ = ["certificates", "issued"]
-
-
-@pytest.fixture
-def file(certificates):
-    path = certificates.folder / "web.yml"
-    path.write_text(TLS.format(more=""))
-    return path
+__all__ = ["certificates", "file", "issued"]
 
 
 async def try_once(server, context, path="/hello"):
@@ -115,7 +113,7 @@ def test_a_stream_ends_with_its_connection_when_certificates_change(file, certif
             await head_of(client)
             first = await chunk(client)
             file.write_text(file.read_text() + "# read anew\n")
-            clock.now += 1.0
+            clock.advance(1.0)
             station.channels[0].say(b"second")
             return first, await client.closed()
 
@@ -151,6 +149,31 @@ def test_a_client_that_does_not_take_its_answer_costs_one_piece_of_it(file, cert
         tracemalloc.stop()
     assert (statuses, whole) == ([200] * 3, True)
     assert grown < len(BIG) / 2
+
+
+def test_a_client_that_takes_nothing_is_not_heard_until_it_does(file, certificates):
+    """What it says may want an answer of the protocol's own, and these would pile up."""
+    web, spoken = Web(file, FakeClock()), []
+
+    def speaker(registry, routes):
+        spoken.append(web.speaker(registry, routes))
+        return spoken[-1]
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context()) as client:
+            await client.ask("/hello")
+            (transport,) = spoken
+            arrived = transport.get_extra_info("socket").fileno()
+            # As the socket's transport says it when the kernel takes no more.
+            transport.pause_writing()
+            await client.send(GET_HELLO)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            unread = int.from_bytes(fcntl.ioctl(arrived, termios.FIONREAD, bytes(4)), sys.byteorder)
+            transport.resume_writing()
+            return unread > len(GET_HELLO), (await client.answer()).status
+
+    assert serve(scenario, routes=some_routes(), speaker=speaker) == (True, 200)
 
 
 def test_requests_received_while_an_answer_waits_for_its_client_are_answered_after_it(file, certificates):
@@ -403,7 +426,7 @@ def test_a_rotated_certificate_is_for_new_connections_and_old_ones_go_on(file, c
     async def scenario(server):
         async with TlsClient(server, certificates.client_context()) as old:
             certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca")
-            clock.now += 2
+            clock.advance(2)
             async with TlsClient(server, certificates.client_context()) as new:
                 statuses = [(await client.ask("/hello")).status for client in (old, new)]
                 return statuses, serial(old) != serial(new)
@@ -421,7 +444,7 @@ def test_a_rotated_client_ca_refuses_who_was_let_in_before(file, certificates):
     async def scenario(server):
         before = await try_once(server, context)
         (certificates.folder / "other.crt").write_bytes(certificates.crt("stranger").read_bytes())
-        clock.now += 2
+        clock.advance(2)
         return before, await try_once(server, context)
 
     assert serve_under(file, scenario, clock=clock) == (200, None)

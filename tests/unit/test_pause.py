@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import SOURCE, gpu, process, reading, snapshot
+from builders import gpu, process, reading, snapshot
 from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.ledger.handed import Handed
 from gpuledger.ledger.ledger import Ledger
@@ -27,6 +26,7 @@ from gpuledger.node.loop import Node, TickHangs
 from gpuledger.outputs.health import describe
 from nvml.library import NvmlGpu, NvmlProcess
 from nvml.machine import Machine
+from unit.node_support import ScriptedSource, node_of
 
 INIT, SHUTDOWN = "nvmlInitWithFlags", "nvmlShutdown"
 
@@ -53,7 +53,7 @@ class Paused:
         )
 
     def tick(self, seconds: float = 1.0) -> Page:
-        self.machine.clock.go(seconds)
+        self.machine.clock.advance(seconds)
         assert self.machine.state.time is not None
         self.machine.state.time += seconds
         self.machine.state.write()
@@ -143,7 +143,7 @@ def test_what_reads_the_driver_is_neither_well_nor_failed_in_a_pause(node: Pause
     assert reading_parts <= {part.name for part in page.health.collectors}
     node.node.pause(60)
     assert not reading_parts & {part.name for part in node.pages[-1].health.collectors}
-    node.machine.clock.go(61)
+    node.machine.clock.advance(61)
     assert reading_parts <= {part.name for part in node.tick().health.collectors}
 
 
@@ -188,15 +188,7 @@ def test_resume_without_a_pause_answers_none(node: Paused) -> None:
 
 
 def test_where_nobody_can_ask_for_a_pause_nothing_is_told_of_it() -> None:
-    never = Node(
-        Scripted(lambda: snapshot()),
-        name=lambda seen: seen,
-        post=Ledger(LedgerSettings()).post,
-        publish=lambda page: None,
-        wanted=frozenset,
-        clock=RealClock(),
-        interval=1.0,
-    )
+    never = node_of(ScriptedSource(snapshot))
     assert "gpuledger_paused" not in families(never.tick())
 
 
@@ -356,51 +348,19 @@ def test_who_went_in_a_pause_ended_unseen() -> None:
     last = books.at
     books.ledger.interrupt()
     books.post(30, pids=False)
-    (session,) = (one.record() for one in books.ledger.sessions.ended)
-    assert (session.ended, session.exit_seen) == (last, False)
+    (session,) = books.ledger.sessions.ended
+    assert (session.ended, session.watched) == (last, False)
 
 
-class RealClock:
-    def unix(self) -> float:
-        return time.time()
-
-    def elapsed(self) -> float:
-        return time.monotonic()
-
-
-class Scripted:
-    """A source that does what it is told; counts how often it was let go."""
-
-    def __init__(self, act: Callable[[], Snapshot], info: SourceInfo = SOURCE) -> None:
-        self.act = act
-        self.info = info
-        self.closed = 0
-
-    def read(self, wanted: frozenset[Quantity]) -> Snapshot:
-        return self.act()
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def running(source: Scripted, publish: Callable[[Page], None] = lambda page: None) -> Node:
-    made = Node(
-        source,
-        name=lambda seen: seen,
-        post=Ledger(LedgerSettings()).post,
-        publish=publish,
-        wanted=frozenset,
-        clock=RealClock(),
-        interval=3600.0,
-        pausable=True,
-    )
+def running(source: ScriptedSource, publish: Callable[[Page], None] = lambda page: None) -> Node:
+    made = node_of(source, publish, interval=3600.0, pausable=True)
     made.start()
     return made
 
 
 def test_resume_reads_at_once_and_answers_the_page_of_that() -> None:
     pages: list[Page] = []
-    ticking = running(Scripted(lambda: snapshot(reading(CARD))), pages.append)
+    ticking = running(ScriptedSource(lambda: snapshot(reading(CARD))), pages.append)
     ticking.pause(600)
     # Of an interval of an hour nobody waits for the rest.
     page = ticking.resume()
@@ -418,7 +378,7 @@ def test_a_reading_that_hangs_refuses_the_pause_and_changes_nothing() -> None:
         release.wait(30)
         return snapshot(reading(CARD))
 
-    source = Scripted(hang)
+    source = ScriptedSource(hang)
     ticking = running(source, lambda page: came.set())
     assert hangs.wait(20)
     with pytest.raises(TickHangs, match="has not come back"):
@@ -430,7 +390,7 @@ def test_a_reading_that_hangs_refuses_the_pause_and_changes_nothing() -> None:
 
 
 def test_ending_in_a_pause_ends_the_threads() -> None:
-    source = Scripted(lambda: snapshot(reading(CARD)))
+    source = ScriptedSource(lambda: snapshot(reading(CARD)))
     ticking = running(source)
     ticking.pause(600)
     ticking.stop()
@@ -438,7 +398,7 @@ def test_ending_in_a_pause_ends_the_threads() -> None:
 
 
 def test_what_is_made_up_is_not_closed_because_it_could_not_be_opened_again() -> None:
-    source = Scripted(lambda: snapshot(reading(CARD)), SourceInfo("simulator", simulated=True))
+    source = ScriptedSource(lambda: snapshot(reading(CARD)), info=SourceInfo("simulator", simulated=True))
     ticking = running(source)
     ticking.pause(600)
     assert source.closed == 0

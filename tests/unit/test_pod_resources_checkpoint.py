@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,12 @@ def test_a_half_written_or_foreign_file_is_one_line(tmp_path: Path, content: str
         read_checkpoint(file)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_told_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(GpuledgerError, match=r"no checkpoint at .*; mount the node's"):
         read_checkpoint(tmp_path / "none")
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(GpuledgerError, match=r"nobody writes; see that it is the kubelet's"):
+        read_checkpoint(tmp_path / "pipe")

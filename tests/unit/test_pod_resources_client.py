@@ -58,9 +58,7 @@ def test_list_tells_what_dra_handed_out(path: Path) -> None:
     body = listed(wire.PodResources(name="a", namespace="team", containers=[held]))
     with kubelet(path, List=lambda _: body):
         told = PodResourcesClient(str(path)).list()
-    claimed = Claimed(
-        "gpu.nvidia.com", "node-1", "gpu-0", "gpus", "team", "s1", ("k8s.gpu.nvidia.com/claim=u-gpu-0",)
-    )
+    claimed = Claimed("gpu.nvidia.com", "node-1", "gpu-0", "gpus")
     assert told.grants == (Grant("team", "a", "main", claimed=claimed),)
 
 
@@ -72,21 +70,10 @@ def test_allocatable_ids_are_told_where_they_are_served(path: Path) -> None:
     assert told == (("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2"))
 
 
-def test_get_tells_one_pod(path: Path) -> None:
-    def answer(request: bytes) -> bytes:
-        asked = wire.GetPodResourcesRequest.FromString(request)
-        told = pod(asked.pod_name, "GPU-1", namespace=asked.pod_namespace)
-        return wire.GetPodResourcesResponse(pod_resources=told).SerializeToString()
-
-    with kubelet(path, Get=answer):
-        told = PodResourcesClient(str(path)).pod("team", "a")
-    assert told == (Grant("team", "a", "main", "nvidia.com/gpu", "GPU-1"),)
-
-
-def test_an_older_kubelet_without_the_newer_calls_is_no_failure(path: Path) -> None:
+def test_an_older_kubelet_without_the_newer_call_is_no_failure(path: Path) -> None:
     with kubelet(path, List=lambda _: listed()):
         client = PodResourcesClient(str(path))
-        assert (client.allocatable(), client.pod("team", "a"), len(client.list())) == (None, None, 0)
+        assert (client.allocatable(), len(client.list())) == (None, 0)
 
 
 def test_an_answer_of_20_mb_is_taken_whole(path: Path) -> None:
@@ -141,12 +128,12 @@ def test_an_answer_that_is_no_message_is_told_as_such(path: Path) -> None:
         PodResourcesClient(str(path)).list()
 
 
-def test_no_socket(path: Path) -> None:
+def test_a_socket_that_is_not_there_is_told_with_the_remedy(path: Path) -> None:
     with pytest.raises(Unreachable, match=r"no socket at .*; mount the node's"):
         PodResourcesClient(str(path)).list()
 
 
-def test_a_socket_nobody_listens_at(path: Path) -> None:
+def test_a_socket_that_nobody_listens_at_is_told_with_the_remedy(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
     with pytest.raises(Unreachable, match=r"nobody listens at .*; see that the kubelet runs"):
@@ -154,14 +141,14 @@ def test_a_socket_nobody_listens_at(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
-def test_a_socket_that_is_not_permitted(path: Path) -> None:
+def test_a_socket_that_is_not_permitted_is_told_with_the_remedy(path: Path) -> None:
     with kubelet(path, List=lambda _: listed()):
         path.chmod(0)
         with pytest.raises(Unreachable, match=r"no permission for .*; run as root"):
             PodResourcesClient(str(path)).list()
 
 
-def test_a_path_too_long_for_a_socket(path: Path) -> None:
+def test_a_path_too_long_for_a_socket_is_told(path: Path) -> None:
     with pytest.raises(Unreachable, match="too long"):
         PodResourcesClient(str(path) + "x" * 200).list()
 

@@ -90,7 +90,6 @@ def claimed(device: str) -> Claimed:
 def test_a_uuid_of_the_resource_slices_goes_before_the_name() -> None:
     uuids = {("gpu.nvidia.com", "node", "gpu-0"): "GPU-0"}
     assert find_claimed(NAMES, claimed("gpu-0"), uuids, {}) == (FIRST, "dra")
-    assert find_claimed(NAMES, claimed("gpu-0"), uuids.get, {}) == (FIRST, "dra")
 
 
 def test_without_one_the_name_holds_the_minor_number_and_the_answer_says_so() -> None:

@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.workloads.pods.access import Access, find_access
+from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient, Interrupted, Unreachable
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
 from gpuledger.workloads.pods.settings import KubernetesSettings
 
@@ -150,13 +151,21 @@ def test_files_of_a_kubeconfig_are_relative_to_it(tmp_path: Path) -> None:
         ({"current-context": "other"}, "no context named 'other'"),
         ({"clusters": []}, "no cluster named 'c'"),
         ({"clusters": None}, "no cluster named 'c'"),
-        ({"cluster": {"certificate-authority-data": "%%%"}}, "is not base64"),
-        ({"cluster": {"server": "k"}}, "is none"),
+        ({"cluster": {"certificate-authority-data": "%%%"}}, "certificate-authority-data is not base64"),
+        ({"user": {"client-certificate-data": "%%%"}}, "client-certificate-data is not base64"),
+        ({"user": {"client-key-data": "%%%"}}, "client-key-data is not base64"),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_told(tmp_path: Path, given: Any, words: str) -> None:
-    with pytest.raises(GpuledgerError, match=words):
-        read_kubeconfig(config(tmp_path, **given))
+    file = config(tmp_path, **given)
+    with pytest.raises(GpuledgerError, match=words) as told:
+        read_kubeconfig(file)
+    assert str(file) in str(told.value)
+
+
+def test_a_kubeconfig_whose_server_is_no_url_is_told(tmp_path: Path) -> None:
+    with pytest.raises(GpuledgerError, match="URL 'k' is none; https://HOST:PORT is wanted"):
+        read_kubeconfig(config(tmp_path, {"server": "k"}))
 
 
 @pytest.mark.parametrize(
@@ -244,8 +253,8 @@ def encrypted(authority: Authority, *, client: bool = False, hanging: Event | No
 
 
 def ask(access: Access) -> bytes:
-    with ApiClient(access).get("/", {}) as answer:
-        return b"".join(answer.pieces())
+    with ApiClient(access).get("/", {}) as pieces:
+        return b"".join(pieces)
 
 
 @pytest.mark.parametrize("form", ["file", "data"])
@@ -293,8 +302,8 @@ def test_an_authority_is_read_again_for_every_connection(authority: Authority, t
         with pytest.raises(GpuledgerError, match="--kubernetes-ca-file"), client.get("/", {}):
             pass
         ca.write_text(authority.text("ca.pem"))
-        with client.get("/", {}) as answer:
-            assert b"".join(answer.pieces()) == b"nobody"
+        with client.get("/", {}) as pieces:
+            assert b"".join(pieces) == b"nobody"
 
 
 def test_http_to_a_server_that_speaks_https_is_told(authority: Authority) -> None:
@@ -335,9 +344,9 @@ def test_abort_ends_the_reading_of_an_encrypted_answer(authority: Authority) -> 
 
         def get() -> None:
             try:
-                with client.get("/", {}) as answer:
+                with client.get("/", {}) as pieces:
                     reading.set()
-                    list(answer.pieces())
+                    list(pieces)
             except Interrupted as error:
                 ended.append(error)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pods.logs import pod_logs, read_pod_logs
 from gpuledger.workloads.pods.pod import Pod
-from pods_server import FakeClock
 
 UID, OTHER = "0f3c1f0e-1111-4222-8333-444455556666", "1f3c1f0e-1111-4222-8333-444455556666"
 HASH = "0123456789abcdef0123456789abcdef"

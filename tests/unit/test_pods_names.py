@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.cli.diagnosis import run_checks
 from gpuledger.cli.flags import parse, parser
 from gpuledger.model.checks import Finding, Verdict
@@ -22,7 +23,7 @@ from gpuledger.workloads.pods.names import PodNames, spare_logs
 from gpuledger.workloads.pods.open import open_kubernetes
 from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
 from gpuledger.workloads.pods.watch import PodWatch
-from pods_server import ApiServer, FakeClock, NoWait, a_pod, chunks, serving, status
+from pods_server import ApiServer, NoWait, a_pod, chunks, serving, status
 
 UID, ID = "0f3c1f0e-1111-4222-8333-444455556666", "a" * 64
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -150,19 +151,15 @@ def test_when_the_server_fails_the_log_files_stand_behind_what_it_said(
     watch._turn()
     watch._turn()
     logs.refresh()
-    assert (names.health.name, names.health.success) == ("pods", False)
+    assert not watch.health.success
     value = names.value
     assert {pod.uid for pod in value} == {"u1", UID}
     assert value.container(ID)
     assert names.value is value
 
 
-def test_without_any_map_there_are_no_pods_and_all_is_well() -> None:
-    names = PodNames()
-    names.start()
-    names.nudge()
-    names.stop()
-    assert (len(names.value), names.health.success) == (0, True)
+def test_without_any_map_there_are_no_pods() -> None:
+    assert (len(PodNames().value), PodNames().maps) == (0, ())
 
 
 def test_log_files_alone_are_a_map_too(files: Path) -> None:
@@ -170,7 +167,7 @@ def test_log_files_alone_are_a_map_too(files: Path) -> None:
     names = PodNames(logs=logs)
     logs.refresh()
     assert names.value is logs.value
-    assert names.health.name == "pod_logs"
+    assert names.maps == (logs,)
 
 
 def test_where_kubernetes_is_off_nothing_heavy_is_loaded() -> None:

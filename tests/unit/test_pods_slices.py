@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pods.api import ApiClient
 from gpuledger.workloads.pods.slices import ResourceSlices, SliceReader, resource_slices
-from pods_server import ApiServer, FakeClock, body, serving, status
+from pods_server import ApiServer, body, serving, status
 
 GROUP = "/apis/resource.k8s.io"
 GPU, MIG = "GPU-5c1b8e8e", "MIG-77aa"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.workloads.pods import watch as watching
 from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient
@@ -20,7 +21,6 @@ from pods_server import (
     CUT,
     END,
     ApiServer,
-    FakeClock,
     NoWait,
     a_pod,
     all_pods,
@@ -121,9 +121,9 @@ def test_an_event_that_changes_nothing_swaps_nothing(server: ApiServer) -> None:
     with watch(server, clock=clock) as one:
         knows(one, "u1")
         before = one.value
-        clock.now = 2000.0
+        clock.advance(1000.0)
         server.events.put(event("MODIFIED", a_pod("u1", version="500")))
-        wait_until(lambda: one.health.last_success == 2000.0, "the event to be heard")
+        wait_until(lambda: one.health.last_success == clock.unix(), "the event to be heard")
         assert one.value is before
 
 
@@ -133,9 +133,9 @@ def test_every_sign_of_life_makes_the_map_younger(server: ApiServer, sign_of_lif
     with watch(server, clock=clock) as one:
         wait_until(server.watched, "a watch")
         wait_until(lambda: one.health.success, "a success")
-        clock.now = 2000.0
+        clock.advance(1000.0)
         server.events.put(sign_of_life)
-        wait_until(lambda: one.health.last_success == 2000.0, "the age to be 0")
+        wait_until(lambda: one.health.last_success == clock.unix(), "the age to be 0")
 
 
 @pytest.mark.parametrize("ending", [END, CUT])
@@ -207,10 +207,11 @@ def test_the_last_known_pods_stay_while_the_server_fails(server: ApiServer) -> N
         knows(one, "u1")
         wait_until(server.watched, "a watch")
         server.watches += [status(503, "starting up"), silence]
-        clock.now = 1005.0
+        last = clock.unix()
+        clock.advance(5.0)
         server.events.put(CUT)
         fails(one, "503")
-        assert (one.health.success, one.health.last_success, one.health.entries) == (False, 1000.0, 1)
+        assert (one.health.success, one.health.last_success, one.health.entries) == (False, last, 1)
         assert one.value.uid("u1")
 
 

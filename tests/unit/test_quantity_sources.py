@@ -6,7 +6,19 @@ import pytest
 
 from gpuledger.dialects.native.devices import TOLD
 from gpuledger.model.quantities import PROFILING, QUANTITIES
-from gpuledger.sources.nvml.fields import METRICS, SOURCES
+from gpuledger.sources.nvml import fields
+from gpuledger.sources.nvml.fields import METRICS
+
+# The call or field id that tells each quantity.
+SOURCES = {
+    **{quantity: group.call for group in fields.GROUPS for quantity in group.tells},
+    **dict.fromkeys(fields.MEMORY, fields.MEMORY_CALL),
+    **dict(zip(fields.CUT, ("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"), strict=True)),
+    **{number.quantity: number.call for number in fields.NUMBERS},
+    **{field.quantity: f"NVML field {field.field_id}" for field in fields.FIELDS},
+    **{metric.quantity: fields.METRICS_CALL for metric in METRICS},
+    fields.LINK_RATE: "NVML fields 138 and 139",
+}
 
 
 def mentions(text: str, source: str) -> bool:

@@ -214,7 +214,7 @@ def test_a_receiver_without_tls_is_suspected_to_be_one(tmp_path: Path) -> None:
         lambda c: ClientTls(ca=Secret(file=c.crt("ca")), min_version=13),
     ],
 )
-def test_ways_to_believe(
+def test_a_server_is_believed_in_each_of_these_ways(
     tmp_path: Path, certificates: Certificates, tls: Callable[[Certificates], ClientTls]
 ) -> None:
     async def test() -> None:

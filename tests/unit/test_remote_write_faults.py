@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
+from gpuledger.outputs.remote_write import sender
+from gpuledger.outputs.remote_write.queue import Queue
+from gpuledger.outputs.remote_write.reader import Reader
 from gpuledger.outputs.remote_write.receivers import Receivers
 from running import free_port
 from write_helpers import (
@@ -324,3 +328,38 @@ def test_what_a_proxy_says_unasked_is_no_answer_to_the_next_request(tmp_path: Pa
         assert there.connections == 2
 
     run(test)
+
+
+def failing_first(times: int, real: Callable[..., object]) -> Callable[..., object]:
+    """The same, for which there is no memory so many times."""
+    left = times
+
+    def called(*arguments: object) -> object:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise MemoryError
+        return real(*arguments)
+
+    return called
+
+
+def test_memory_that_runs_out_while_it_sends_delays_that_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        there = ScriptedReceiver()
+        async with receiving(there), sending(tmp_path, settings(there.url)) as here:
+            monkeypatch.setattr(sender, "joined", failing_first(3, sender.joined))
+            monkeypatch.setattr(Reader, "next", failing_first(2, Reader.next))
+            monkeypatch.setattr(Queue, "tend", failing_first(1, Queue.tend))
+            feed(here, 4, range(20))
+            await emptied(here)
+            assert not one(here).failing
+            await until(lambda: "looked after (MemoryError())" in caplog.text, "the queue to be looked after")
+        assert sorted(there.taken) == everything(4, 20)
+        assert in_order(there.taken)
+
+    run(test)
+    assert caplog.text.count("a request could not be made") == 1
+    assert "which it never should" not in caplog.text

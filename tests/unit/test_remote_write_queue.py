@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -286,6 +288,54 @@ def test_opening_a_long_queue_reads_the_ends_of_its_files_alone(tmp_path: Path, 
     first.write_bytes(content)
     again = opened(tmp_path, clock)
     assert (again.blocks, again.torn_tails, again.corrupt_records) == (40, 0, 0)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing more."""
+    taken: list[int] = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for handle in taken:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_without_a_descriptor_nothing_that_is_queued_is_lost(
+    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be read, and is not passed over for that; what comes meanwhile waits behind it in memory."""
+    limits = replace(LIMITS, max_bytes=128 << 10, memory_bytes=64 << 10)
+    queue = opened(tmp_path, clock, limits)
+    for count in range(10):
+        queue.put(record(0, count, clock, 1000), through=False)
+    with no_descriptors():
+        assert queue.next() is None
+        with pytest.raises(OSError, match="Too many open files"):
+            queue.sync_job()
+        # A segment is full after sixteen: the next one cannot be made.
+        for count in range(10, 40):
+            queue.put(record(0, count, clock, 1000), through=False)
+        assert queue.memory_bytes > 0
+        assert queue.next() is None
+    assert "cannot be read now (Too many open files)" in caplog.text
+    assert "see that files can be made there" in caplog.text
+    clock.now = 2.0
+    queue.tend()
+    assert queue.memory_bytes == 0
+    assert [number(item) for item in rest(queue)] == list(range(40))
+    assert (queue.corrupt_records, sum(queue.dropped.values())) == (0, 0)
+    assert "can be read again" in caplog.text
+    job = queue.sync_job()
+    assert job is not None
+    job()
 
 
 @pytest.fixture

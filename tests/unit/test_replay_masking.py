@@ -24,9 +24,9 @@ from gpuledger.sources.replay.recording import Entry, Outage
 from gpuledger.sources.simulator.reader import load
 from gpuledger.workloads.cgroup import CgroupOwner, owner
 from gpuledger.workloads.naming import Workloads
+from unit.cgroup_forms.every import ROWS
 from unit.replay_helpers import Pages, deep, named, read, values, write
 from unit.simulator_helpers import Node
-from unit.test_workloads_cgroup import ROWS
 
 KEY = b"k" * 32
 UUID = "5c1b8e8e-3f5a-4b1c-9d2e-0123456789ab"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from builders import gpu, instance, process, reading, snapshot
 from gpuledger.host.first_sight import NoHost
 from gpuledger.model.errors import SourceUnavailable, UsageError
-from gpuledger.model.process import HostFacts, Start, UtilizationSample
+from gpuledger.model.process import AccountingRecord, HostFacts, Start, UtilizationSample
 from gpuledger.model.snapshot import Failure, Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.sources.open import open_source
@@ -74,9 +74,10 @@ def sample(number: int) -> UtilizationSample:
 
 
 def tick(number: int, *more: Reading) -> Snapshot:
-    """One Xid, one value not believed and one sample in each."""
+    """One Xid, one value not believed, one sample and one accounting record in each."""
+    own = {"samples": (sample(number),), "accounting": (AccountingRecord(100 + number, float(number)),)}
     told = snapshot(
-        reading(CARD, process(CARD, pid=100 + number), samples=(sample(number),)),
+        reading(CARD, process(CARD, pid=100 + number), **own),
         *more,
         xids=(XidEvent(CARD, number, float(number)),),
         invalid=1,
@@ -154,6 +155,7 @@ def test_a_snapshot_told_again_has_no_events(recording: Path) -> None:
     first, again = player.at(0), player.at(0.5)
     assert (len(first.xids), first.invalid, first.readings[0].samples) == (1, 1, (sample(0),))
     assert (again.xids, again.invalid, again.readings[0].samples) == ((), 0, ())
+    assert (len(first.readings[0].accounting), again.readings[0].accounting) == (1, ())
     assert (again.elapsed, pids(again)) == (first.elapsed, pids(first))
 
 
@@ -191,6 +193,7 @@ def test_at_any_pace_every_event_is_told_once(
     player = Player(write(tmp_path_factory.mktemp("pace") / "r", entries))
     xids: list[int] = []
     samples: list[UtilizationSample] = []
+    records: list[AccountingRecord] = []
     invalid = 0
     for time in (0.0, *times, 6.0 if times[-1] < 6 else times[-1]):
         try:
@@ -199,9 +202,11 @@ def test_at_any_pace_every_event_is_told_once(
             continue
         xids += [event.xid for event in told.xids]
         samples += told.readings[0].samples or ()
+        records += told.readings[0].accounting
         invalid += told.invalid
     assert xids == list(range(7))
     assert samples == [sample(number) for number in range(7)]
+    assert [record.pid for record in records] == [100 + number for number in range(7)]
     assert invalid == 7
 
 

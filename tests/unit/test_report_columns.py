@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -25,21 +26,22 @@ from gpuledger.ledger.report.report import Line, Period, Report, report
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.shapes import as_csv, as_json, harmless
 from gpuledger.ledger.report.tally import Energy, Tally, Times
-from gpuledger.ledger.seconds import WHOLE_HOUR
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.workload import Workload
 
 A = gpu(0, name="NVIDIA H100", sm_count=132)
 KWH = 3_600_000_000
+WHOLE_HOUR = (1 << HOUR) - 1
 PRICED = Prices(
     kwh=Decimal("0.30"), gpu_hour=Decimal(2), currency="EUR", pue=Decimal("1.5"), co2=Decimal(400)
 )
 PERIOD = Period(0, 7200, 0, 7200.0)
 
 
-def books(prices: Prices = PRICED, by: str = "namespace") -> Report:
+def books(prices: Prices = PRICED, by: str = "namespace", model: str = A.name) -> Report:
     """An hour of one pod alone, an hour of it and another one together, and what the GPU has of its own."""
-    devices = {A.uuid: A}
+    devices = {A.uuid: replace(A, name=model)}
     whose = grouping(by, devices)
     tally = Tally(whose, lambda _: Fraction(1))
     one, other = (party_of(A.uuid, Workload("pod", namespace, "p", "main")) for namespace in ("ml", "=web"))
@@ -125,10 +127,30 @@ def test_csv_has_a_row_for_each_and_every_millijoule() -> None:
     assert rows[0]["held_gpu_hours"] == "1.000000"
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", "\tx"])
+@pytest.mark.parametrize("name", ["=1+1", "+x", "-x", "@x", " =x", "\uff1d1"])
 def test_a_name_that_a_spreadsheet_would_run_is_text_in_it(name: str) -> None:
     assert harmless(name) == f"'{name}"
-    assert harmless("train-0") == "train-0"
+    assert harmless(f"x;{name}") == f"x;'{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("train-0", "train-0"),
+        ("a\tb\nc", r"a\tb\nc"),
+        ("\x1b]0;x\a", r"\x1b]0;x\x07"),
+        ("\x9b1mx\u202e", r"\x9b1mx\u202e"),
+    ],
+    ids=["a usual name", "lines and tabs", "escape sequence", "C1 and direction"],
+)
+def test_a_name_that_a_terminal_would_obey_is_spelled_out(name: str, told: str) -> None:
+    assert harmless(name) == told
+
+
+def test_a_model_that_a_terminal_would_obey_is_spelled_out_in_the_table() -> None:
+    """The name is what another machine's nvidia-smi, a recording or a Prometheus says that it is."""
+    told = table(books(by="gpu", model="NVIDIA \x1b]0;x\a"), 0)
+    assert r"NVIDIA \x1b]0;x\x07" in told
 
 
 def test_json_says_the_same() -> None:

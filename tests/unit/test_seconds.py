@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.ledger.seconds import HOUR, WHOLE_HOUR, Marked, pack, seconds_within, unpack
+from gpuledger.ledger.seconds import HOUR, Marked, pack, seconds_within, unpack
 
+WHOLE_HOUR = (1 << HOUR) - 1
 times = st.floats(0, 3 * HOUR, allow_nan=False)
 
 

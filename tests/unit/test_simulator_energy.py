@@ -148,7 +148,7 @@ def test_accounts_sum_to_the_integral_of_the_power_exactly(
         node.at(at)
         accounts = node.source.truth(at)
         (card,) = node.source._cards
-        assert sum(accounts.values()) == Fraction(card._meter.energy, 10**12)
+        assert sum(accounts.values()) == Fraction(card._meter._energy, 10**12)
         assert all(joules >= 0 for joules in accounts.values())
 
 

@@ -48,7 +48,7 @@ def test_a_job_is_found_wherever_slurm_puts_it(machine: Machine, path: str) -> N
     machine.folder(path, 100)
     machine.process(100)
     found = only(machine.read())
-    assert (found.job, found.user, found.steps) == ("7", "u1000", ("0",))
+    assert (found.job, found.user) == ("7", "u1000")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,6 @@ def test_a_job_is_found_wherever_slurm_puts_it(machine: Machine, path: str) -> N
 def test_what_only_looks_like_a_job_is_none(machine: Machine, path: str) -> None:
     machine.folder(path, 100)
     assert len(machine.read()) == 0
-
-
-def test_steps_are_told_those_with_a_name_first(machine: Machine) -> None:
-    for step in ("10", "2", "extern", "batch"):
-        machine.folder(f"{SCOPE}/job_7/step_{step}/user/task_0", 100)
-    assert only(machine.read()).steps == ("batch", "extern", "2", "10")
 
 
 def test_a_cgroup_with_no_process_anywhere_below_is_stale(machine: Machine) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.csv import parse_query_apps
 from gpuledger.sources.smi.listing import parse_listing
 from gpuledger.sources.smi.pmon import parse_pmon
 from gpuledger.sources.smi.report import parse_report
-from gpuledger.sources.smi.values import Tally
 from gpuledger.sources.smi.xml import parse_xml
 from smi.recorded import ALL, FIXTURES, Recorded, fixture, read, source
 
@@ -195,7 +195,7 @@ def test_any_text_at_all_is_taken_by_every_parser(text: str) -> None:
     parse_report(f"GPU 00000000:01:00.0\n{text}")
     parse_query_apps(text)
     parse_query_apps(f"gpu_uuid, pid, process_name, used_memory [MiB]\n{text}")
-    parse_pmon(f"# gpu pid type sm mem command\n# Idx # C/G % % name\n{text}", Tally())
+    parse_pmon(f"# gpu pid type sm mem command\n# Idx # C/G % % name\n{text}", Findings())
     parse_listing(text)
 
 

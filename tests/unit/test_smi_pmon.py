@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.model.process import NO_USAGE, Usage
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.pmon import parse_pmon
-from gpuledger.sources.smi.values import Tally
 
 HEADS = {
     "before 550": (
@@ -39,47 +39,47 @@ HEADS = {
 @pytest.mark.parametrize("driver", HEADS)
 def test_columns_go_by_their_names(driver: str) -> None:
     *lines, usage = HEADS[driver]
-    assert parse_pmon("\n".join([*map(str, lines), ""]), Tally()).usage == {(0, 4100): usage}
+    assert parse_pmon("\n".join([*map(str, lines), ""]), Findings()).usage == {(0, 4100): usage}
 
 
 def test_a_dash_is_absent_and_not_zero() -> None:
     title, units, *_ = HEADS["560"]
-    activity = parse_pmon(f"{title}\n{units}\n 0 4100 C - - - - - - x\n 0 - - - - - - - - -\n", Tally())
+    activity = parse_pmon(f"{title}\n{units}\n 0 4100 C - - - - - - x\n 0 - - - - - - - - -\n", Findings())
     assert activity.usage == {(0, 4100): NO_USAGE}
 
 
 def test_a_command_with_spaces_moves_nothing() -> None:
     title, units, *_ = HEADS["560"]
-    activity = parse_pmon(f"{title}\n{units}\n 1 7 C 5 0 - - - - run 99 a, b\n", Tally())
+    activity = parse_pmon(f"{title}\n{units}\n 1 7 C 5 0 - - - - run 99 a, b\n", Findings())
     assert activity.usage == {(1, 7): Usage(sm=0.05, memory=0.0)}
 
 
 def test_a_value_above_100_percent_is_not_believed_and_counted() -> None:
     title, units, *_ = HEADS["560"]
-    tally = Tally()
-    assert parse_pmon(f"{title}\n{units}\n 0 7 C 4294967295 3 - - - - x\n", tally).usage == {
+    findings = Findings()
+    assert parse_pmon(f"{title}\n{units}\n 0 7 C 4294967295 3 - - - - x\n", findings).usage == {
         (0, 7): Usage(memory=0.03)
     }
-    assert tally.invalid == 1
+    assert findings.invalid == 1
 
 
 def test_a_short_row_is_lost_alone() -> None:
     title, units, *_ = HEADS["560"]
-    tally = Tally()
-    activity = parse_pmon(f"{title}\n{units}\n 0 7 C 5 0 - -\n 0 8 C 6 0 - - - - x\n", tally)
+    findings = Findings()
+    activity = parse_pmon(f"{title}\n{units}\n 0 7 C 5 0 - -\n 0 8 C 6 0 - - - - x\n", findings)
     assert activity.usage == {(0, 8): Usage(sm=0.06, memory=0.0)}
-    assert tally.invalid == 1
+    assert findings.invalid == 1
 
 
 @pytest.mark.parametrize("text", ["", "Not supported on the device(s)\n", "# nonsense\n 0 1 C 5\n"])
 def test_an_answer_that_is_no_table_tells_nothing(text: str) -> None:
-    activity = parse_pmon(text, Tally())
+    activity = parse_pmon(text, Findings())
     assert (activity.told, activity.usage) == (False, {})
 
 
 def test_a_column_in_another_unit_than_percent_is_not_taken() -> None:
     title, *_ = HEADS["560"]
     units = "# Idx # C/G MB % % % % % name"
-    assert parse_pmon(f"{title}\n{units}\n 0 7 C 5 1 - - - - x\n", Tally()).usage == {
+    assert parse_pmon(f"{title}\n{units}\n 0 7 C 5 1 - - - - x\n", Findings()).usage == {
         (0, 7): Usage(memory=0.01)
     }

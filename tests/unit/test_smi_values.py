@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.model import quantities as q
-from gpuledger.sources.smi.values import Tally, measure, whole, why_absent, word
+from gpuledger.sources.findings import Findings
+from gpuledger.sources.smi.values import measure, whole, why_absent, word
 
 SPELLINGS = [
     ("N/A", "NOT_SUPPORTED"),
@@ -43,10 +44,10 @@ def test_every_spelling_of_absent_is_absent_and_says_why(cell: str, reason: str)
 @pytest.mark.parametrize("cell", [cell for cell, _ in SPELLINGS])
 @pytest.mark.parametrize("quantity", [q.POWER, q.MEMORY_USED, q.UTILIZATION, q.TEMPERATURE, q.ECC_CORRECTED])
 def test_an_absent_cell_is_no_number_and_not_counted(cell: str, quantity: q.Quantity) -> None:
-    tally = Tally()
-    assert measure(cell, quantity, tally) is None
-    assert whole(cell, tally) is None
-    assert tally.invalid == 0
+    findings = Findings()
+    assert measure(cell, quantity, findings) is None
+    assert whole(cell, findings) is None
+    assert findings.invalid == 0
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_an_absent_cell_is_no_number_and_not_counted(cell: str, quantity: q.Quan
     ],
 )
 def test_a_number_comes_in_base_units(cell: str, quantity: q.Quantity, value: float) -> None:
-    assert measure(cell, quantity, Tally()) == value
+    assert measure(cell, quantity, Findings()) == value
 
 
 @pytest.mark.parametrize(
@@ -95,10 +96,10 @@ def test_a_number_comes_in_base_units(cell: str, quantity: q.Quantity, value: fl
     ],
 )
 def test_what_cannot_be_is_absent_and_counted(cell: str, quantity: q.Quantity) -> None:
-    tally = Tally()
+    findings = Findings()
     absent = why_absent(cell) != ""
-    assert measure(cell, quantity, tally) is None
-    assert tally.invalid == (0 if absent else 1)
+    assert measure(cell, quantity, findings) is None
+    assert findings.invalid == (0 if absent else 1)
 
 
 def test_a_version_stays_text() -> None:
@@ -109,7 +110,7 @@ def test_a_version_stays_text() -> None:
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=30), st.sampled_from(list(q.QUANTITIES.values())))
 def test_a_number_is_always_one_that_is_written_there(cell: str, quantity: q.Quantity) -> None:
-    value = measure(cell, quantity, Tally())
+    value = measure(cell, quantity, Findings())
     if value is not None:
         written = re.fullmatch(r"\s*P?([+-]?[0-9.]+)\s*[A-Za-z%]*\s*", cell)
         assert written

@@ -13,8 +13,10 @@ from builders import gpu, process
 from gpuledger.ledger.energy.booking import Booked
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.spans import HOUR, UNOBSERVED, Span, SpanBook
+from gpuledger.ledger.seconds import HOUR
+from gpuledger.ledger.spans import Span, SpanBook
 from gpuledger.model.process import ProcessKey
+from gpuledger.model.session import UNOBSERVED
 
 A = gpu(0)
 PEOPLE = [process(A, pid) for pid in (1, 2, 3)]

@@ -90,7 +90,7 @@ def test_a_session_goes_on_with_everything_it_had(tmp_path: Path) -> None:
     (before,) = first.ledger.sessions.open()
     first.kill()
     (kept,) = Run(tmp_path, clock=first.clock).store.kept.sessions
-    assert kept.record() == replace(before.record(), process=kept.process)
+    assert kept.row() == before.row()._replace(process=kept.process, watts=None)
     assert kept.process.key == before.process.key
     assert kept.process.workload == NAMED
     assert (kept.sm_seconds, kept.sm_known) == (before.sm_seconds, before.sm_known)

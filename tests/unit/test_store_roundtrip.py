@@ -116,7 +116,7 @@ def same_process(one: GpuProcess, other: GpuProcess) -> bool:
 
 @given(st.lists(sessions, max_size=4))
 @settings(max_examples=50, deadline=None)
-def test_open_sessions(drawn: list[OpenSession]) -> None:
+def test_open_sessions_come_back_as_they_were(drawn: list[OpenSession]) -> None:
     numbered = {number: replace(one, number=number) for number, one in enumerate(drawn, 1)}
     kept = stored(Journal(devices=dict(DEVICES), sessions=dict(numbered)))
     assert kept.following_session == len(drawn) + 1
@@ -124,13 +124,13 @@ def test_open_sessions(drawn: list[OpenSession]) -> None:
     for one in kept.sessions:
         before = numbered[one.number]
         assert same_process(one.process, before.process)
-        assert one.record() == replace(before.record(), process=one.process)
+        assert one.row() == before.row()._replace(process=one.process, watts=None)
         assert not one.watched
 
 
 @given(st.lists(ownerships(), max_size=4, unique_by=lambda one: one.process.key), real)
 @settings(max_examples=50, deadline=None)
-def test_owners_and_what_waits_for_them(drawn: list[Ownership], elapsed: float) -> None:
+def test_owners_come_back_with_what_waits_for_them(drawn: list[Ownership], elapsed: float) -> None:
     journal = Journal(elapsed=elapsed, devices=dict(DEVICES), owners={one.process.key: one for one in drawn})
     journal.gpus[CARD.uuid] = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
     kept = {one.process.key: one for one in stored(journal).gpus[CARD.uuid].owners}
@@ -145,7 +145,9 @@ def test_owners_and_what_waits_for_them(drawn: list[Ownership], elapsed: float) 
 
 @given(st.lists(st.tuples(words, whole, whole, seen, st.booleans(), processes | st.none()), max_size=5))
 @settings(max_examples=50, deadline=None)
-def test_told_counters(drawn: list[tuple[str, int, int, float, bool, GpuProcess | None]]) -> None:
+def test_told_counters_come_back_as_they_were(
+    drawn: list[tuple[str, int, int, float, bool, GpuProcess | None]],
+) -> None:
     journal = Journal(elapsed=1e6, devices=dict(DEVICES))
     journal.gpus[CARD.uuid] = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
     for word, millijoules, measured, born, lasting, process in drawn:
@@ -175,7 +177,7 @@ counters = st.builds(
 
 @given(counters, maybe_real, whole, whole, whole)
 @settings(max_examples=50, deadline=None)
-def test_counters_of_gpus(
+def test_counters_of_gpus_come_back_as_they_were(
     counter: EnergyCounter, last_unix: float | None, total: int, base: int, closed: int
 ) -> None:
     entry = GpuEntry(CARD.uuid, counter, last_unix, total, base, closed)
@@ -198,7 +200,9 @@ def test_counters_of_gpus(
     )
 )
 @settings(max_examples=15, deadline=None)
-def test_what_floors_were_learnt_from(drawn: dict[tuple[str, str, bool, int, int], float]) -> None:
+def test_floors_come_back_with_what_they_were_learnt_from(
+    drawn: dict[tuple[str, str, bool, int, int], float],
+) -> None:
     entry = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
     # Newer than a week, or it would be forgotten by right: the clock of the journal stands at 0.
     kept = stored(Journal(gpus={CARD.uuid: entry}, floors=dict(drawn))).gpus[CARD.uuid]

@@ -13,7 +13,7 @@ import pytest
 from books_helpers import UNIX, Run, assert_books_balance, rows, told
 from builders import FakeClock, gpu, process
 from gpuledger.ledger import journal
-from gpuledger.ledger.settings import StoreSettings
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store import schema
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.place import book_name, state_dir
@@ -136,18 +136,23 @@ def test_a_damaged_file_is_kept_aside_and_new_books_begin(
     assert second.ledger.state.energy.totals == {A.uuid: 18 * 100 * J}
 
 
-def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory_has(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Run(tmp_path)
-    post(run, 20)
-    before = told(run.ledger.state)
+def damage_while_open(run: Run) -> None:
+    """Over a file that is open, of which nothing is remembered in memory."""
     assert run.store._connection is not None
     run.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     run.store._connection.execute("PRAGMA cache_size=0")
     run.store._connection.execute("PRAGMA shrink_memory")
     with run.store.file.open("r+b") as books:
         books.write(b"\xaa" * 4096 * 3)
+
+
+def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    post(run, 20)
+    before = told(run.ledger.state)
+    damage_while_open(run)
     part = post(run, 1, start=20)
     assert "replaced" in part.error
     assert list(tmp_path.glob("*.corrupt-*[0-9]"))
@@ -160,6 +165,40 @@ def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory
     run.kill()
     again = Run(tmp_path, clock=run.clock)
     assert told(again.tick({A: 2500 * J}, [P])) == after
+
+
+def test_a_stop_right_after_the_damage_leaves_new_books_that_are_whole(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    post(run, 20)
+    damage_while_open(run)
+    assert "replaced" in post(run, 1, start=20).error
+    before = told(run.ledger.state)
+    run.store.close()
+    assert_books_balance(run.store.file)
+    again = Run(tmp_path, clock=run.clock)
+    assert post(again, 5, start=21).success
+    assert_books_balance(again.store.file)
+    after = told(again.ledger.state)
+    assert all(after[name] >= joules for name, joules in before.items())
+
+
+def test_books_that_replace_damaged_ones_know_a_gpu_that_was_lost_before(tmp_path: Path) -> None:
+    """Its counters are still told, and name it."""
+    patient = LedgerSettings(zero_hold=2.0, retention=60.0)
+    lost = gpu(1)
+    theirs = process(lost, 2, workload=Workload("pod", "ml", "train-1"))
+    run = Run(tmp_path, settings=patient)
+    for number in range(20):
+        run.tick({A: number * 100 * J, lost: number * 100 * J}, [P, theirs])
+    damage_while_open(run)
+    for number in range(20, 23):
+        before = told(run.tick({A: number * 100 * J}, [P]))
+    run.store.close()
+    again = Run(tmp_path, clock=run.clock, settings=patient)
+    assert len(list(tmp_path.glob("*.corrupt-*[0-9]"))) == 1, "the new books are read"
+    after = told(again.tick({A: 2300 * J, lost: 1900 * J}, [P]))
+    theirs_before = {name: joules for name, joules in before.items() if lost.uuid in name}
+    assert {name: after[name] for name in theirs_before} == theirs_before
 
 
 def fill(run: Run) -> None:
@@ -273,10 +312,9 @@ def test_an_unusable_directory_leaves_the_books_in_memory_and_says_so(
     with caplog.at_level(logging.WARNING):
         store = open_store(StoreSettings(str(blocked / "books")), SourceInfo("nvml"), "boot", clock, {})
     assert store is not None
-    assert "no directory for the books" in caplog.text
+    assert f"no directory for the books: {blocked / 'books'}: Not a directory; see --state-dir" in caplog.text
     run = Run.__new__(Run)
     from gpuledger.ledger.ledger import Ledger
-    from gpuledger.ledger.settings import LedgerSettings
 
     run.boot, run.clock, run.store, run.ledger = "boot", clock, store, Ledger(LedgerSettings(), store)
     part = post(run, 10)

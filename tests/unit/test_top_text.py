@@ -14,7 +14,6 @@ from gpuledger.terminal.view import Origin, View
 from unit.top_support import GIB, NOW, device, holder, picture, process
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-EVIL = "evil\x1b[2J\u202e"
 HERE = Origin("this machine", began="22:13:18")
 
 NODE = picture(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import ssl
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.outputs.web_config.client_hello import looks_like_tls, offered_groups
+from gpuledger.outputs.web_config.client_hello import ClientHello
+from unit.web_config_support import client_hello
 
 X25519, P256, P384 = 29, 23, 24
 
 
-def client_hello(curve=None, maximum=ssl.TLSVersion.TLSv1_3):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.maximum_version = maximum
-    if curve:
-        context.set_ecdh_curve(curve)
-    outgoing = ssl.MemoryBIO()
-    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
+def offered_groups(start):
+    hello = ClientHello()
+    hello.add(start)
+    return hello.offered_groups()
 
 
 def in_records_of(hello, size):
@@ -53,6 +49,37 @@ def test_until_it_is_whole_nothing_is_said():
     assert {offered_groups(hello[:end]) for end in range(len(hello))} == {None}
 
 
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_a_hello_that_comes_byte_by_byte_is_the_same_one(size):
+    start = in_records_of(client_hello(), size)
+    hello, told = ClientHello(), []
+    for byte in start:
+        hello.add(bytes([byte]))
+        told.append(hello.offered_groups())
+    assert told == [None] * (len(start) - 1) + [offered_groups(start)]
+
+
+def test_no_record_is_looked_at_again_for_the_bytes_after_it():
+    def calls(records):
+        hello, seen = ClientHello(), 0
+
+        def count(frame, event, argument):
+            nonlocal seen
+            seen += event == "c_call"
+
+        start = b"\x16\x03\x01\x00\x01\x01" + b"\x16\x03\x01\x00\x01\xff" * records
+        sys.setprofile(count)
+        try:
+            for at in range(len(start)):
+                hello.add(start[at : at + 1])
+                hello.offered_groups()
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    assert calls(400) < 2.5 * calls(200)
+
+
 @pytest.mark.parametrize(
     "start",
     [
@@ -75,5 +102,7 @@ def test_no_bytes_are_too_strange(body):
 
 
 def test_plain_http_is_known_by_its_first_byte():
-    assert looks_like_tls(client_hello())
-    assert not looks_like_tls(b"GET / HTTP/1.1")
+    for start, tls in ((client_hello(), True), (b"GET / HTTP/1.1", False)):
+        hello = ClientHello()
+        hello.add(start)
+        assert hello.is_tls is tls

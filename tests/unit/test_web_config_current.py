@@ -8,11 +8,11 @@ import shutil
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.outputs.web_config.current import CurrentWebConfig
-from unit.outputs_support import FakeClock
-from unit.web_config_support import TLS, certificates, issued
+from unit.web_config_support import TLS, certificates, file, issued
 
-__all__ = ["certificates", "issued"]
+__all__ = ["certificates", "file", "issued"]
 
 
 class Running:
@@ -23,16 +23,9 @@ class Running:
         self.current = CurrentWebConfig(file, self.clock)
 
     def look(self):
-        self.clock.now += 1.0
+        self.clock.advance(1.0)
         self.current.look()
         return self.current
-
-
-@pytest.fixture
-def file(certificates):
-    path = certificates.folder / "web.yml"
-    path.write_text(TLS.format(more=""))
-    return path
 
 
 def errors(caplog):
@@ -101,8 +94,13 @@ def test_a_link_that_is_swapped_is_a_change(certificates, file):
         lambda file: file.write_text("rate_limit: {interval: 1s, burst: 1}"),
         lambda file: file.with_name("server.crt").unlink(),
         lambda file: file.with_name("server.key").write_text("junk"),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: (
+            file.with_name("server.crt").unlink(),
+            file.with_name("server.crt").symlink_to("/dev/zero"),
+        ),
     ],
-    ids=["gone", "not-yaml", "unknown-key", "tls-gone", "certificate-gone", "key-junk"],
+    ids=["gone", "not-yaml", "unknown-key", "tls-gone", "certificate-gone", "key-junk", "pipe", "no-end"],
 )
 def test_a_bad_new_file_keeps_the_last_good_one_and_says_so_once(file, damage, caplog):
     running = Running(file)

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import FakeClock
 from gpuledger.model.errors import UsageError
 from gpuledger.outputs.web_config.current import CurrentWebConfig
 from gpuledger.outputs.web_config.model import ClientAuth, RateLimit
 from gpuledger.outputs.web_config.reading import read_web_config
-from unit.outputs_support import FakeClock
 from unit.web_config_support import TLS, certificates, issued
 
 __all__ = ["certificates", "issued"]

@@ -9,12 +9,13 @@ from threading import Event
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.outputs.limits import Limits
 from gpuledger.outputs.routes import Routes
 from gpuledger.outputs.web_config.gate import credentials
 from gpuledger.outputs.web_config.passwords import Passwords
-from unit.outputs_support import GET_HELLO, Client, FakeClock, some_routes, until
-from unit.test_outputs_http_streams import GET_STREAM, Station, chunk, head_of
+from unit.outputs_support import GET_HELLO, Client, some_routes, until
+from unit.streams_support import GET_STREAM, Station, chunk, head_of
 from unit.web_config_support import Check, hash_of, serve_under
 
 HEALTH = ("/-/healthy", "/-/ready", "/health")
@@ -184,7 +185,7 @@ def test_users_are_added_and_removed_without_a_restart(file):
         async with Client(server) as client:
             before = [(await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))]
             file.write_text(f"basic_auth_users: {{bob: {hash_of('b').decode()}}}")
-            clock.now += 2
+            clock.advance(2)
             return before, [
                 (await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))
             ]
@@ -200,9 +201,9 @@ def test_beyond_the_rate_limit_the_answer_is_429_until_time_has_passed_and_healt
         async with Client(server) as client:
             first = [await client.ask("/hello") for _ in range(3)]
             health = [(await client.ask(path)).status for path in HEALTH]
-            clock.now += 10
+            clock.advance(10)
             later = [(await client.ask("/hello")).status for _ in range(2)]
-            clock.now += 100
+            clock.advance(100)
             much_later = [(await client.ask("/hello")).status for _ in range(3)]
             return (
                 [answer.status for answer in first],
@@ -251,7 +252,7 @@ def test_a_stream_and_its_connection_end_when_others_are_let_in_without_another_
             await head_of(client)
             first = await chunk(client)
             file.write_text(change + (file.read_text() if not ends else ""))
-            clock.now += 1.0
+            clock.advance(1.0)
             station.channels[0].say(b"second")
             if not ends:
                 return first, await chunk(client)
@@ -273,7 +274,7 @@ def test_a_stream_without_a_password_ends_when_there_is_one(file):
             await head_of(client)
             first = await chunk(client)
             file.write_text(users)
-            clock.now += 1.0
+            clock.advance(1.0)
             station.channels[0].say(b"second")
             return first, await client.closed(), (await anew.ask("/stream")).status
 

@@ -8,6 +8,7 @@ from urllib.parse import urljoin
 
 import pytest
 
+from builders import FakeClock
 from gpuledger import __version__
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, Start
@@ -23,9 +24,10 @@ from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 from gpuledger.outputs.routes import Request
 from gpuledger.web.document import render
-from gpuledger.web.landing import Links, View, landing
+from gpuledger.web.landing import landing
 from gpuledger.web.settings import WebSettings
-from unit.outputs_support import FakeClock, a_page
+from gpuledger.web.view import Links, View
+from unit.outputs_support import a_page
 
 GPU = Gpu("GPU-1", 0, "NVIDIA H100 80GB HBM3")
 FULL = {

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from builders import FakeClock
 from gpuledger import __version__
 from gpuledger.outputs.routes import Request, Response, Routes
-from gpuledger.web.landing import Links
 from gpuledger.web.page import files
 from gpuledger.web.page.files import FOLDER, NAMES, page_version
 from gpuledger.web.page.routes import page_routes
-from unit.outputs_support import FakeClock, a_page
+from gpuledger.web.view import Links
+from unit.outputs_support import a_page
 
 STATIC = Path(files.__file__).with_name("static")
 LINKS = Links("/metrics", ("process", "native"))
@@ -136,7 +137,7 @@ def test_who_is_not_looked_at_has_nothing_of_it_in_memory_and_never_openssl() ->
     script = """
 import sys
 from gpuledger.outputs.routes import Request
-from gpuledger.web.landing import Links
+from gpuledger.web.view import Links
 from gpuledger.web.page.routes import page_routes
 exact, _ = page_routes(lambda: None, Links(), None)
 assert "gpuledger.web.page.files" not in sys.modules

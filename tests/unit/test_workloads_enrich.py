@@ -12,7 +12,7 @@ from gpuledger.workloads.slurm.job import SlurmJob, SlurmJobs
 SLUID = "sEKNKTV3WPV500"
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
 JOBS = SlurmJobs([SlurmJob("4242", sluid=SLUID, user="alice"), SlurmJob("7", user="bob"), SlurmJob("8")])
-BOXES = (Containers(), Containers([Container(ID, "web", "nginx")]))
+BOXES = (Containers(), Containers([Container(ID, "web")]))
 
 
 def box(**more: str) -> Workload:

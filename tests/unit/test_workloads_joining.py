@@ -78,6 +78,19 @@ def test_the_process_comes_first_and_its_device_second(
     assert names(join(FOUND, pods, allocations, computes=True)) == expected
 
 
+@pytest.mark.parametrize("kind", ["pod", "container"])
+def test_where_the_path_has_no_uid_the_pod_is_found_by_its_container(kind: str) -> None:
+    found = Workload(kind=kind, container_id=ID, user="root", found_by="cgroup", missing="container_name")
+    owner = join(found, KNOWN, (handed("other"),), computes=True)
+    assert (owner.kind, owner.pod_uid) == ("pod", UID)
+    assert names(owner) == ("ml", "train-0", "main", "cgroup", "")
+
+
+def test_a_container_of_no_pod_stays_one() -> None:
+    docker = Workload(kind="container", container_id="b" * 64, found_by="cgroup", missing="container_name")
+    assert join(docker, KNOWN, (handed(),), computes=True) is docker
+
+
 def test_a_container_not_in_the_status_yet_is_named_by_the_device_handed_to_its_pod() -> None:
     late = Pods([replace(TRAINER, containers={})])
     assert names(join(FOUND, late, (handed(),), computes=True))[2:] == ("main", "cgroup", "")

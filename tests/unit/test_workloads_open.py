@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,20 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.page import MapHealth
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.files import NO_MAP
+from gpuledger.workloads.job_map.open import open_job_map
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.open import Machine, MapSettings, open_maps
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.settings import KubernetesSettings
+from gpuledger.workloads.slurm.job import NO_JOBS
+from gpuledger.workloads.slurm.open import open_slurm
 from gpuledger.workloads.slurm.settings import SlurmSettings
+from running import wait_until
 
 CARD = gpu(0, minor=3)
+UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
 
 
 def opened(
@@ -26,15 +33,17 @@ def opened(
     *,
     kubernetes: KubernetesSettings | None = None,
     jobs: Path | None = None,
+    clock: FakeClock | None = None,
 ) -> Maps:
     settings = MapSettings(
         kubernetes or KubernetesSettings(enabled="false"),
-        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "none")),
+        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "checkpoint")),
         SlurmSettings(enabled="false"),
         JobMapSettings(directory=str(jobs or "")),
         ContainerSettings(docker_socket="", podman_socket=""),
     )
-    return open_maps(settings, Machine("/proc", "/sys", str), {}, FakeClock())
+    machine = Machine("/proc", str(tmp_path / "sys"), str)
+    return open_maps(settings, machine, {}, clock or FakeClock())
 
 
 def test_a_machine_of_nobody_has_no_maps(tmp_path: Path) -> None:
@@ -45,6 +54,26 @@ def test_a_machine_of_nobody_has_no_maps(tmp_path: Path) -> None:
 def test_a_node_without_an_api_server_reads_log_files_and_the_kubelet(tmp_path: Path) -> None:
     logs = KubernetesSettings(enabled="true", pod_logs=str(tmp_path))
     assert [one.name for one in opened(tmp_path, kubernetes=logs).health()] == ["pod_logs", "pod_resources"]
+
+
+def test_what_reads_log_files_tells_when_it_last_did(tmp_path: Path) -> None:
+    for folder in ("pods", "containers"):
+        (tmp_path / folder).mkdir()
+    maps = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", pod_logs=str(tmp_path)))
+    maps.start()
+    try:
+        maps.wait(10)
+        logs, *_ = maps.health()
+    finally:
+        maps.stop()
+    assert (logs.success, logs.last_success) == (True, FakeClock().unix())
+
+
+def test_maps_of_jobs_have_names_and_are_empty_until_they_are_read(tmp_path: Path) -> None:
+    slurm = open_slurm(SlurmSettings(), clock=FakeClock())
+    files = open_job_map(JobMapSettings(directory=str(tmp_path)), clock=FakeClock())
+    assert files is not None
+    assert (slurm.name, slurm.value, files.name, files.value) == ("slurm", NO_JOBS, "job_map", NO_MAP)
 
 
 def test_asking_for_an_api_server_where_there_is_none_is_an_error_with_a_remedy(tmp_path: Path) -> None:
@@ -64,6 +93,34 @@ def test_files_of_a_prolog_hand_out_devices_by_minor(tmp_path: Path) -> None:
     finally:
         maps.stop()
     assert (handed.device, handed.workload.job, handed.found_by) == (CARD, "815", "job_map")
+
+
+def test_a_pod_that_nobody_names_holds_its_device_until_its_cgroup_has_gone(tmp_path: Path) -> None:
+    entry = {
+        "PodUID": UID,
+        "ContainerName": "main",
+        "ResourceName": "nvidia.com/gpu",
+        "DeviceIDs": {"0": [CARD.uuid]},
+    }
+    (tmp_path / "checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    cgroup = tmp_path / f"sys/fs/cgroup/kubepods/pod{UID}"
+    cgroup.mkdir(parents=True)
+    clock = FakeClock()
+    maps = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="none"), clock=clock)
+    maps.start()
+    try:
+        maps.wait(10)
+        assert [one.workload.pod_uid for one in maps.allocations((CARD,))] == [UID]
+        cgroup.rmdir()
+
+        def gone() -> bool:
+            maps.nudge()
+            clock.advance(10)
+            return not maps.allocations((CARD,))
+
+        wait_until(gone, "the end of the allocation")
+    finally:
+        maps.stop()
 
 
 def test_two_words_on_one_job_are_one_allocation_and_two_pods_are_two() -> None:

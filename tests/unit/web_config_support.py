@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
 from contextlib import suppress
 
 import pytest
 
+from builders import FakeClock
 from certificates import Certificates
 from gpuledger.outputs.web_config.web import Web
-from unit.outputs_support import Client, FakeClock, serve, some_routes
+from unit.outputs_support import Client, serve, some_routes
 
 TLS = "tls_server_config: {{cert_file: server.crt, key_file: server.key{more}}}\n"
 
@@ -72,3 +74,22 @@ def serve_under(file, scenario, *, clock=None, passwords=None, limits=None, rout
     """Run `scenario(server)` against a server under the web config in the file."""
     web = Web(file, clock or FakeClock(), passwords)
     return serve(scenario, limits=limits, routes=routes or some_routes(), speaker=web.speaker)
+
+
+@pytest.fixture
+def file(certificates):
+    path = certificates.folder / "web.yml"
+    path.write_text(TLS.format(more=""))
+    return path
+
+
+def client_hello(curve=None, maximum=ssl.TLSVersion.TLSv1_3):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.maximum_version = maximum
+    if curve:
+        context.set_ecdh_curve(curve)
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
 from gpuledger.agent.discovery.report import STEPS
-from gpuledger.model.family import Family, FamilySpec, MetricType
+from gpuledger.model.family import Family, FamilySpec, MetricType, single
 
 if TYPE_CHECKING:
     # The catalogue of families is told without the packages of the agent, too.
@@ -211,10 +211,10 @@ SPECS: Final = (
 
 def tell(view: AgentView) -> Iterator[Family]:
     """All families of one moment."""
-    yield _one(BUILD, 1, __version__)
-    yield _one(CONFIG_OK, float(not view.error))
-    yield _one(CONFIG_AT, view.configured)
-    yield _one(DROPPED_TARGETS, view.dropped)
+    yield single(BUILD, 1, __version__)
+    yield single(CONFIG_OK, float(not view.error))
+    yield single(CONFIG_AT, view.configured)
+    yield single(DROPPED_TARGETS, view.dropped)
     yield from _cluster(view)
     yield from _targets(view)
     for spec, read in _GROUP_COUNTERS:
@@ -282,9 +282,3 @@ def _receivers(view: AgentView) -> Iterator[Family]:
             requests.add(number, state.name, result)
     yield dropped
     yield requests
-
-
-def _one(spec: FamilySpec, value: float, *labels: str) -> Family:
-    family = Family(spec)
-    family.add(value, *labels)
-    return family

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from typing import Final
 
 from gpuledger.agent import active
 from gpuledger.agent.agent import AgentView
 from gpuledger.agent.families import tell
 from gpuledger.agent.overview import overview
-from gpuledger.exposition.negotiation import accepts_gzip, choose_format
-from gpuledger.outputs.health import HEALTHY, READY
-from gpuledger.outputs.routes import Hosts, Request, Response, Routes, plain
-
-_GZIP: Final = 31
+from gpuledger.outputs.health import probes
+from gpuledger.outputs.metrics_page import metrics_page
+from gpuledger.outputs.routes import Hosts, Routes
 
 
 def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Routes:
@@ -22,29 +18,10 @@ def routes_of(view: Callable[[], AgentView], hosts: Hosts | None = None) -> Rout
     listens; it is ready once what is to be found in a cluster was looked for, well or in vain: others hand
     targets over then.
     """
-
-    def metrics(request: Request) -> Response:
-        form = choose_format(request.headers.get("accept", ""))
-        body = form.encode(tell(view()))
-        headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
-        if accepts_gzip(request.headers.get("accept-encoding", "")):
-            packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
-            body = packer.compress(body) + packer.flush()
-            headers += (("Content-Encoding", "gzip"),)
-        return Response(200, body, form.content_type, headers)
-
-    def well(_: Request) -> Response:
-        return plain("OK")
-
-    def ready(_: Request) -> Response:
-        missing = view().unready
-        return plain(f"NOT READY: {missing}", 503, (("Retry-After", "1"),)) if missing else plain("OK")
-
     handlers = {
         "/": overview(view),
-        "/metrics": metrics,
+        "/metrics": metrics_page(lambda: tell(view())),
         active.PATH: active.active_targets(view),
-        HEALTHY: well,
-        READY: ready,
+        **probes(lambda: view().unready),
     }
     return Routes(handlers, hosts=hosts)

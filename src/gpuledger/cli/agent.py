@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import environ
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
 from gpuledger.agent.config.model import AgentConfig
 from gpuledger.agent.config.reading import read_agent_config
 from gpuledger.agent.discovery.discovery import Discovery, Scale
+from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.kubernetes.settings import ClusterSettings
 from gpuledger.agent.kubernetes.vault import Vault
 from gpuledger.agent.routes import routes_of
 from gpuledger.agent.scrape.memory import PageMemory
@@ -28,20 +28,24 @@ from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.main import no_words
-from gpuledger.cli.signals import stop_event
+from gpuledger.cli.serving import complain_once, say_addresses, stop_request
 from gpuledger.config.agent import AGENT
 from gpuledger.config.assemble import assemble
 from gpuledger.config.settings import LogSettings
 from gpuledger.config.watch import FileWatch
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.documents import read_document
 from gpuledger.ledger.store.place import state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build
 from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.connection import Connection
-from gpuledger.outputs.http import HttpServer, Speaker
+from gpuledger.outputs.http import HttpServer
 from gpuledger.outputs.limits import Limits
 from gpuledger.workloads.pods.access import Access
+
+if TYPE_CHECKING:
+    from gpuledger.outputs.web_config.web import Web
 
 log = logging.getLogger("gpuledger.agent")
 
@@ -105,12 +109,14 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
         raise UsageError("--engine prometheus: the number of shards must be known; give --shard INDEX/COUNT")
     # In the cluster Prometheus finds the API server by itself.
     access = settings.access(environ) if settings.api or settings.kubeconfig else None
-    written = yaml.safe_load(file.read_text("utf-8"))
+    written = read_document(file)
     sys.stdout.write(yaml.safe_dump(prometheus_config(config, written, access, share), sort_keys=False))
     return 0
 
 
 async def _serve(file: Path, values: Mapping[str, Any]) -> int:
+    told = stop_request()
+    complain_once(log)
     settings, cluster = build(AgentSettings, values), build(ClusterSettings, values)
     clock = SystemClock()
     watch = FileWatch((file,))
@@ -133,8 +139,9 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
     limits = within_descriptors(build(Limits, values), beside=None)
     hosts = allowed_hosts(build(HostNames, values).names, settings.listen_address)
     listener = (settings.listen_address, routes_of(agent.view, hosts))
-    server = HttpServer([listener], limits, speaker=_speaker(settings, clock))
-    told, nudged = stop_event(), asyncio.Event()
+    web = _web(settings, clock)
+    server = HttpServer([listener], limits, speaker=web.speaker if web else Connection)
+    nudged = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
     loop.add_signal_handler(signal.SIGHUP, nudged.set)
@@ -142,7 +149,11 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
     await server.start()
     try:
         agent.start()
-        _greet(agent, server)
+        view = agent.view()
+        log.info(
+            "gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers)
+        )
+        say_addresses(log, server, web.scheme if web else "http")
         reloading = asyncio.create_task(
             _reload(file, read, vault, agent, watch, settings.look_interval, nudged)
         )
@@ -224,16 +235,9 @@ def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:
         ) from None
 
 
-def _speaker(settings: AgentSettings, clock: SystemClock) -> Speaker:
+def _web(settings: AgentSettings, clock: SystemClock) -> Web | None:
     if not settings.web_config:
-        return Connection
+        return None
     from gpuledger.outputs.web_config.web import Web
 
-    return Web(Path(settings.web_config), clock).speaker
-
-
-def _greet(agent: Agent, server: HttpServer) -> None:
-    view = agent.view()
-    log.info("gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers))
-    for address in server.addresses:
-        log.info("listening on %s port %d", address.host or "every address", address.port)
+    return Web(Path(settings.web_config), clock)

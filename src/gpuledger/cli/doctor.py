@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 from gpuledger import __version__
 from gpuledger.cli.command import begin
 from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
-from gpuledger.cli.wiring import map_settings, read_once
+from gpuledger.cli.self_diagnosis import NEEDED, map_checks
+from gpuledger.cli.wiring import read_once
+from gpuledger.config.maps import map_settings
 from gpuledger.config.node import NODE
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
@@ -20,9 +23,11 @@ from gpuledger.host.first_sight import NoHost
 from gpuledger.host.settings import HostSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import books_checks
-from gpuledger.model.checks import Check, Finding
+from gpuledger.model.checks import Check
+from gpuledger.model.devices import Device
 from gpuledger.model.settings import build, choice, setting
-from gpuledger.outputs.checks import output_checks, web_config_checks
+from gpuledger.model.snapshot import Snapshot
+from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import HttpSettings
 from gpuledger.outputs.textfile_settings import TextfileSettings
 from gpuledger.sources.checks import source_checks
@@ -30,13 +35,6 @@ from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.workloads.checks import owner_checks
-from gpuledger.workloads.containers.checks import container_checks
-from gpuledger.workloads.job_map.checks import job_map_checks
-from gpuledger.workloads.open import MapSettings
-from gpuledger.workloads.pod_resources.checks import pod_resources_checks
-from gpuledger.workloads.pods.checks import kubernetes_checks
-from gpuledger.workloads.pods.settings import is_enabled
-from gpuledger.workloads.slurm.checks import slurm_checks
 
 _ABOUT = """\
 Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works,
@@ -61,10 +59,6 @@ examples:
   docker exec CONTAINER gpuledger doctor
   kubectl exec POD -- gpuledger doctor
 """
-
-
-# Without these there is nobody to be named.
-_NEEDED = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,40 +98,21 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     opened = open_source(source, smi, NoHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
-    maps = () if simulated else _map_checks(map_settings(values), host, environment)
+    # Read by whichever check is the first to ask, and only once.
+    once = cache(lambda: read_once(values))
+    maps = (
+        () if simulated else map_checks(map_settings(values), host, environment, lambda: _devices_of(once()))
+    )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *maps,
-        *owner_checks(lambda: read_once(values), _NEEDED),
+        *owner_checks(once, NEEDED),
         *books_checks(build(StoreSettings, values), environment, made_up=simulated),
         *output_checks(http, textfile, procfs=procfs),
     )
 
 
-def diagnose_serving(
-    values: Mapping[str, Any], environment: Mapping[str, str], *, simulated: bool
-) -> list[Finding]:
-    """What can be found out from within a program that serves, with its settings.
-
-    Left out is what would open the driver or the source once more (its collectors tell how that goes), and
-    the addresses, which it holds itself.
-    """
-    host = build(HostSettings, values)
-    maps = () if simulated else _map_checks(map_settings(values), host, environment)
-    web = web_config_checks(build(HttpSettings, values))
-    books = books_checks(build(StoreSettings, values), environment, made_up=simulated)
-    return run_checks((*host_checks(host, environment, local=not simulated), *maps, *books, *web))
-
-
-def _map_checks(
-    settings: MapSettings, host: HostSettings, environment: Mapping[str, str]
-) -> tuple[Check, ...]:
-    enabled = is_enabled(settings.kubernetes, environment)
-    return (
-        *kubernetes_checks(settings.kubernetes, settings.node_name(environment), environment),
-        *pod_resources_checks(settings.pod_resources, enabled=enabled),
-        *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
-        *job_map_checks(settings.job_map, SystemClock()),
-        *container_checks(settings.containers),
-    )
+def _devices_of(snapshot: Snapshot | None) -> tuple[Device, ...] | None:
+    """The Devices that were read; None where nothing was."""
+    return None if snapshot is None else tuple(reading.device for reading in snapshot.readings)

@@ -11,7 +11,6 @@ from os import environ
 
 from gpuledger.cli.books import now_in, open_history
 from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.report_table import printable
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ExplainSettings
@@ -24,6 +23,7 @@ from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.evidence import explain
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build
+from gpuledger.model.text import in_one_line
 
 _ABOUT = """\
 Why a bill is what it is: the intervals that make it, in order of time; with whom the GPU was shared, by which
@@ -94,7 +94,7 @@ def as_text(found: Explanation) -> str:
     """For a person: the bill, the Sessions, then the intervals that make it."""
     unit = _Unit(found.millijoules)
     lines = [
-        f"{printable(found.who)}: {unit.text(found.millijoules)}, of which "
+        f"{in_one_line(found.who)}: {unit.text(found.millijoules)}, of which "
         f"{unit.text(found.measured)} measured; at most {unit.text(found.high)}",
         "",
         "sessions, each over its whole life:",
@@ -156,7 +156,7 @@ def _session_text(one: SessionLine, unit: _Unit) -> str:
     booked = one.measured + one.apportioned
     when = f"{_time(one.first_seen)} to {_time(one.last_seen)}"
     return (
-        f"  pid {one.pid} {printable(one.command) or '?'} on {_where(one)}, {when}"
+        f"  pid {one.pid} {in_one_line(one.command) or '?'} on {_where(one)}, {when}"
         f"{held}: {unit.text(booked)}{'; ' + end if end else ''}"
     )
 
@@ -170,7 +170,7 @@ def _interval_text(one: Interval, unit: _Unit, clue: int) -> str:
     gpu = one.gpu.split(" ")[0] + (f" {one.instance}" if one.instance else "")
     when = f"{_time(one.begins)} to {_time(one.ends)}" if one.exact else f"within {_time(one.begins)} + 1 h"
     share = f"{unit.number(one.millijoules):>14} of {unit.number(one.gpu_millijoules):>14}"
-    names = ", ".join(f"{printable(name)} {unit.number(told)}" for name, told in one.others)
+    names = ", ".join(f"{in_one_line(name)} {unit.number(told)}" for name, told in one.others)
     own = [("idle", one.idle), ("unattributed", one.unattributed)]
     rest = ", ".join(f"{account} {unit.number(told)}" for account, told in own if told)
     shared = "; ".join(part for part in (names and f"with {names}", rest) if part)

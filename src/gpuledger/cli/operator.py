@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import environ
 from secrets import token_hex
+from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up
 from gpuledger.cli.main import no_words
-from gpuledger.cli.operator_checks import check_agent, check_exporter
+from gpuledger.cli.operator_checks import EXPORTER_RESTARTS, check_agent, check_exporter
+from gpuledger.cli.serving import complain_once, hear, say_addresses, stop_request
 from gpuledger.config.assemble import assemble
 from gpuledger.config.operator import OPERATOR
 from gpuledger.config.settings import LogSettings
@@ -28,8 +30,11 @@ from gpuledger.operator.place import Place
 from gpuledger.operator.routes import routes_of
 from gpuledger.operator.settings import OperatorSettings
 from gpuledger.operator.watching import quiet
+from gpuledger.outputs.addresses import Address
+from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
 from gpuledger.outputs.http import HttpServer
-from gpuledger.workloads.pods.access import find_access
+from gpuledger.outputs.limits import Limits
+from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.settings import ApiServerSettings
 
 log = logging.getLogger("gpuledger.operator")
@@ -74,33 +79,31 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError("there is no API server to ask; name one with --kubernetes-api or --kubeconfig")
     namespace = settings.own_namespace(environ)
     facts = read_facts(given.config) if given.config else Facts(Owner("", "", "", ""), namespace)
-    facts = replace(facts, check_agent=check_agent, check_exporter=check_exporter)
+    facts = replace(
+        facts,
+        check_agent=check_agent,
+        check_exporter=check_exporter,
+        exporter_restarts=EXPORTER_RESTARTS,
+    )
     # A pod's name comes again after a restart of its container; a Lease must not.
     name = environ.get("POD_NAME") or socket.gethostname()
     place = Place(access, namespace, f"{name}_{token_hex(4)}")
-    return asyncio.run(_serve(Operator(place, facts, settings, SystemClock()), settings))
+    return asyncio.run(
+        _serve(Operator(place, facts, settings, SystemClock()), settings.listen_address, values)
+    )
 
 
-async def _serve(operator: Operator, settings: OperatorSettings) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def take_signals() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-
-    take_signals()
-    server = HttpServer([(settings.listen_address, routes_of(operator.view))])
+async def _serve(operator: Operator, listening: Address, values: Mapping[str, Any]) -> int:
+    told = stop_request()
+    complain_once(log)
+    hosts = allowed_hosts(build(HostNames, values).names, listening)
+    limits = within_descriptors(build(Limits, values))
+    server = HttpServer([(listening, routes_of(operator.view, hosts))], limits)
     await server.start()
     try:
-        for address in server.addresses:
-            log.info(
-                "gpuledger %s, listening on %s port %d",
-                __version__,
-                address.host or "every address",
-                address.port,
-            )
-        await operator.run(stop, take_signals)
+        log.info("gpuledger %s", __version__)
+        say_addresses(log, server)
+        await operator.run(told, lambda: hear(told))
         log.info("stopping")
     finally:
         await server.stop()

@@ -13,12 +13,12 @@ from gpuledger.cli.wiring import (
     Listeners,
     Parts,
     listeners_of,
-    map_settings,
     shown_beside,
     told_unasked,
     vocabularies,
 )
 from gpuledger.config.changes import Changes, changes, files_of
+from gpuledger.config.maps import map_settings
 from gpuledger.config.settings import LogSettings
 from gpuledger.config.watch import FileStates, FileWatch
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings

@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from gpuledger.ledger.report.columns import Column, shown_columns
 from gpuledger.ledger.report.report import Line, Report, together
+from gpuledger.model.text import in_one_line
 
 _BAR = 16
 _WIDEST = 48
@@ -46,21 +47,16 @@ def _title(report: Report) -> str:
 def _name(line: Line, report: Report) -> str:
     if line.account != "process":
         return _OWN[line.account]
-    words = [printable(word) for word in line.key if word]
+    words = [in_one_line(word) for word in line.key if word]
     if not words or words == ["unknown"]:
         return f"(no {report.grouping.columns[-1]} known)"
     if report.grouping.name == "owner" and len(words) == 1:
         return f"({words[0]} without a name)"
     if report.grouping.name == "gpu":
-        uuid, index, model = line.key
+        uuid, index, model = map(in_one_line, line.key)
         return f"{index} {model} {uuid[:12]}"
     text = "/".join(words)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
-
-
-def printable(name: str) -> str:
-    """A name that cannot move the cursor or make lines of its own."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
 
 
 def _cells(

@@ -15,7 +15,7 @@ from gpuledger.cli.command import Read, begin
 from gpuledger.cli.descriptors import within_descriptors
 from gpuledger.cli.logs import set_up, warn_if_simulated
 from gpuledger.cli.reload import Reloader
-from gpuledger.cli.signals import stop_event
+from gpuledger.cli.serving import complain_once, say_addresses, stop_request
 from gpuledger.cli.wiring import Parts, assemble_node
 from gpuledger.config.node import NODE
 from gpuledger.config.settings import LogSettings
@@ -57,10 +57,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _serve(values: Mapping[str, Any], read: Read, files: Iterable[Path]) -> int:
-    # From here on: a container's first program hears neither signal without it.
-    told = stop_event()
+    told = stop_request()
     made = assemble_node(values)
-    asyncio.get_running_loop().set_exception_handler(_Complaints().take)
+    complain_once(log)
     limits = within_descriptors(build(Limits, values))
     server = HttpServer(made.listeners, limits, speaker=made.web.speaker if made.web else Connection)
     made.parts.control.watch(Reloader(read, values, NODE.values(), files, made.parts, made.listeners))
@@ -78,21 +77,6 @@ async def _serve(values: Mapping[str, Any], read: Read, files: Iterable[Path]) -
     return 0
 
 
-class _Complaints:
-    """Says once what the event loop keeps complaining of: out of descriptors, it does so thousandfold."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def take(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log one line per kind of complaint."""
-        error = context.get("exception")
-        text = f"{context['message']}: {error}" if error else str(context["message"])
-        if text not in self._said:
-            self._said.add(text)
-            log.error("%s (further ones like this are not logged)", text)
-
-
 def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
@@ -100,5 +84,4 @@ def _greet(parts: Parts, server: HttpServer, scheme: str) -> None:
         log.info("books in memory alone: they end with this program")
     elif parts.store.on_disk:
         log.info("books in %s", parts.store.file)
-    for address in server.addresses:
-        log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
+    say_addresses(log, server, scheme)

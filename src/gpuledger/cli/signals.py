@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to finish: in an event loop, between readings, and between new Pages."""
+"""SIGINT and SIGTERM as a request to finish, for commands without an event loop."""
 
 from __future__ import annotations
 
@@ -7,24 +7,10 @@ import select
 import signal
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any, Self
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _ROOM = 4096
-
-
-def stop_event() -> asyncio.Event:
-    """What the signals set from here on, in the running loop."""
-    import asyncio
-
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in _STOPPING:
-        loop.add_signal_handler(number, told.set)
-    return told
 
 
 class StopRequest:

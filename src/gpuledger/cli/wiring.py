@@ -16,6 +16,7 @@ from gpuledger.cli.control import Control
 from gpuledger.cli.doorway import open_doorway
 from gpuledger.cli.profiling import Profiling, open_profiling
 from gpuledger.config.dcgm import dcgm_settings, read_collectors
+from gpuledger.config.maps import map_settings
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
@@ -51,21 +52,19 @@ from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
-from gpuledger.web.api.api import PREFIX, Api, Terms, not_served
+from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.recent import STEP
+from gpuledger.web.api.serving import PREFIX, not_served, served
 from gpuledger.web.api.snapshot import WANTS as SNAPSHOT_WANTS
-from gpuledger.web.landing import Links, landing
+from gpuledger.web.landing import landing
 from gpuledger.web.page.routes import page_routes
 from gpuledger.web.settings import WebSettings
-from gpuledger.workloads.containers.settings import ContainerSettings
-from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.web.view import Links
 from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
-from gpuledger.workloads.open import Machine, MapSettings, open_maps
-from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.settings import KubernetesSettings, node_name
-from gpuledger.workloads.slurm.settings import SlurmSettings
+from gpuledger.workloads.open import Machine, open_maps
+from gpuledger.workloads.pods.settings import node_name
 
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
@@ -174,18 +173,6 @@ class Assembly:
     parts: Parts
     listeners: Listeners
     web: Web | None = None
-
-
-def map_settings(values: Mapping[str, Any]) -> MapSettings:
-    """What is set about maps of owners."""
-    return MapSettings(
-        build(KubernetesSettings, values),
-        build(PodResourcesSettings, values),
-        build(SlurmSettings, values),
-        build(JobMapSettings, values),
-        build(ContainerSettings, values),
-        build(DialectSettings, values).node_name,
-    )
 
 
 def vocabularies(values: Mapping[str, Any]) -> dict[str, Dialect]:
@@ -334,7 +321,7 @@ def listeners_of(
     elif shown == "full" and parts.api is not None:
         exact, files = page_routes(lambda: parts.pages.page, links, parts.clock)
         common |= exact
-        below = {**files, PREFIX: parts.api.handler(_terms(values, parts.source.info))}
+        below = {**files, PREFIX: served(parts.api, _terms(values, parts.source.info))}
     hosts = build(HostNames, values).names
     try:
         return tuple(
@@ -377,7 +364,7 @@ def _api_of(parts: Parts, values: Mapping[str, Any]) -> Api:
 def _terms(values: Mapping[str, Any], source: SourceInfo) -> Terms:
     def diagnose() -> list[Finding]:
         # Whoever never asks how the node is does not pay for what finds it out.
-        from gpuledger.cli.doctor import diagnose_serving
+        from gpuledger.cli.self_diagnosis import diagnose_serving
 
         return diagnose_serving(values, environ, simulated=source.simulated)
 

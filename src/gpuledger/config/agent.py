@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.agent.kubernetes.settings import ClusterSettings
+from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.config.settings import LogSettings
 from gpuledger.outputs.allowed_hosts import HostNames

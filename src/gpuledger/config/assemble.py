@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpuledger.host.documents import NotYaml, parsed, text_of
+from gpuledger.host.documents import read_document
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.settings import Setting, declared
 
@@ -93,12 +93,7 @@ def _parse(item: Setting, value: object, place: str) -> object:
 
 
 def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
-    try:
-        content = parsed(text_of(file))
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
-    except NotYaml as error:
-        raise UsageError(f"{file} is not YAML: {error}") from None
+    content = read_document(file)
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.config.dcgm_values import devices, host_engine, label_patterns, only, only_false
+from gpuledger.config.exporter_values import devices, host_engine, label_patterns, only, only_false
 from gpuledger.model.settings import Reload, boolean, choice, integer, setting, text
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 
 _WINDOWS = "events of a window are not counted; take increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])"
-_DUMPS = "there are no dumps; gpuledger record FILE keeps what was read"
 
 
 def _dcgm(_value: object) -> Mapping[str, str]:
@@ -34,6 +33,32 @@ def _switch(key: str, yes: str = "true", no: str = "false") -> Callable[[bool], 
 def _resources(names: str) -> Mapping[str, str]:
     usual = PodResourcesSettings().resources
     return {"kubernetes.resources": ",".join((*usual, names))} if names else {}
+
+
+def _idle(name: str, why: str, variable: str) -> bool:
+    """A switch that changes nothing."""
+    return setting(
+        f"dcgm_exporter.{name}",
+        boolean,
+        False,
+        f"{why} [{variable}]",
+        flags=("--" + name.replace("_", "-"),),
+        variables=(variable,),
+    )
+
+
+def _refused(name: str, why: str, variable: str, remedy: str) -> bool:
+    """A switch that may only be off."""
+    return setting(
+        f"dcgm_exporter.{name}",
+        only_false(remedy),
+        False,
+        f"cannot be honoured: {why} [{variable}]",
+        flags=("--" + name.replace("_", "-"),),
+        metavar="false",
+        variables=(variable,),
+        bare=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +168,15 @@ class DcgmExporterSettings:
         means=_switch("dcgm.pod_uid"),
         implies=_dcgm,
     )
-    virtual_gpus: bool = setting(
-        "dcgm_exporter.kubernetes_virtual_gpus",
-        boolean,
-        False,
-        "replicas are always followed; a GPU that several pods share bears no pod's name "
-        "[KUBERNETES_VIRTUAL_GPUS]",
-        flags=("--kubernetes-virtual-gpus",),
-        variables=("KUBERNETES_VIRTUAL_GPUS",),
+    virtual_gpus: bool = _idle(
+        "kubernetes_virtual_gpus",
+        "replicas are always followed; a GPU that several pods share bears no pod's name",
+        "KUBERNETES_VIRTUAL_GPUS",
     )
-    dra: bool = setting(
-        "dcgm_exporter.kubernetes_enable_dra",
-        boolean,
-        False,
-        "claims are always followed, and this changes nothing [KUBERNETES_ENABLE_DRA]",
-        flags=("--kubernetes-enable-dra",),
-        variables=("KUBERNETES_ENABLE_DRA",),
+    dra: bool = _idle(
+        "kubernetes_enable_dra",
+        "claims are always followed, and this changes nothing",
+        "KUBERNETES_ENABLE_DRA",
     )
     resource_names: str = setting(
         "dcgm_exporter.nvidia_resource_names",
@@ -238,22 +256,15 @@ class DcgmExporterSettings:
         metavar="ADDR",
         variables=("DCGM_REMOTE_HOSTENGINE_INFO",),
     )
-    validation: bool = setting(
-        "dcgm_exporter.disable_startup_validate",
-        boolean,
-        False,
-        "there is no such check, and this changes nothing [DISABLE_STARTUP_VALIDATE]",
-        flags=("--disable-startup-validate",),
-        variables=("DISABLE_STARTUP_VALIDATE",),
+    validation: bool = _idle(
+        "disable_startup_validate",
+        "there is no such check, and this changes nothing",
+        "DISABLE_STARTUP_VALIDATE",
     )
-    bind_watch: bool = setting(
-        "dcgm_exporter.enable_gpu_bind_unbind_watch",
-        boolean,
-        False,
-        "GPUs that come and go are always seen, and this changes nothing "
-        "[DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH]",
-        flags=("--enable-gpu-bind-unbind-watch",),
-        variables=("DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH",),
+    bind_watch: bool = _idle(
+        "enable_gpu_bind_unbind_watch",
+        "GPUs that come and go are always seen, and this changes nothing",
+        "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH",
     )
     config_map: str = setting(
         "dcgm_exporter.configmap_data",
@@ -293,25 +304,17 @@ class DcgmExporterSettings:
         means=_as("web.config.file"),
         implies=_dcgm,
     )
-    systemd_socket: bool = setting(
-        "dcgm_exporter.web_systemd_socket",
-        only_false("sockets of systemd are not taken; use --listen-address"),
-        False,
-        "cannot be honoured: sockets of systemd [DCGM_EXPORTER_SYSTEMD_SOCKET]",
-        flags=("--web-systemd-socket",),
-        metavar="false",
-        variables=("DCGM_EXPORTER_SYSTEMD_SOCKET",),
-        bare=True,
+    systemd_socket: bool = _refused(
+        "web_systemd_socket",
+        "sockets of systemd",
+        "DCGM_EXPORTER_SYSTEMD_SOCKET",
+        "sockets of systemd are not taken; use --listen-address",
     )
-    fake_gpus: bool = setting(
-        "dcgm_exporter.fake_gpus",
-        only_false("use --source simulator"),
-        False,
-        "cannot be honoured: --source simulator has made-up GPUs [DCGM_EXPORTER_USE_FAKE_GPUS]",
-        flags=("--fake-gpus",),
-        metavar="false",
-        variables=("DCGM_EXPORTER_USE_FAKE_GPUS",),
-        bare=True,
+    fake_gpus: bool = _refused(
+        "fake_gpus",
+        "--source simulator has made-up GPUs",
+        "DCGM_EXPORTER_USE_FAKE_GPUS",
+        "use --source simulator",
     )
     xid_window: str = setting(
         "dcgm_exporter.xid_count_window_size",
@@ -332,33 +335,16 @@ class DcgmExporterSettings:
         metavar="MS",
         variables=("DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",),
     )
-    dcgm_log: bool = setting(
-        "dcgm_exporter.enable_dcgm_log",
-        only_false("there is no DCGM here; use --log-level debug"),
-        False,
-        "cannot be honoured: there is no DCGM to log [DCGM_EXPORTER_ENABLE_DCGM_LOG]",
-        flags=("--enable-dcgm-log",),
-        metavar="false",
-        variables=("DCGM_EXPORTER_ENABLE_DCGM_LOG",),
-        bare=True,
+    dcgm_log: bool = _refused(
+        "enable_dcgm_log",
+        "there is no DCGM to log",
+        "DCGM_EXPORTER_ENABLE_DCGM_LOG",
+        "there is no DCGM here; use --log-level debug",
     )
-    dump: bool = setting(
-        "dcgm_exporter.dump_enabled",
-        only_false(_DUMPS),
-        False,
-        "cannot be honoured: gpuledger record keeps what was read [DCGM_EXPORTER_DUMP_ENABLED]",
-        flags=("--dump-enabled",),
-        metavar="false",
-        variables=("DCGM_EXPORTER_DUMP_ENABLED",),
-        bare=True,
+    dump: bool = _refused(
+        "dump_enabled",
+        "gpuledger record keeps what was read",
+        "DCGM_EXPORTER_DUMP_ENABLED",
+        "there are no dumps; gpuledger record FILE keeps what was read",
     )
-    pprof: bool = setting(
-        "dcgm_exporter.enable_pprof",
-        only_false("it is Go's"),
-        False,
-        "cannot be honoured: it is Go's [DCGM_EXPORTER_ENABLE_PPROF]",
-        flags=("--enable-pprof",),
-        metavar="false",
-        variables=("DCGM_EXPORTER_ENABLE_PPROF",),
-        bare=True,
-    )
+    pprof: bool = _refused("enable_pprof", "it is Go's", "DCGM_EXPORTER_ENABLE_PPROF", "it is Go's")

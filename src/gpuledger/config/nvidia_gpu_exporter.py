@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.config.dcgm_values import only, only_false
+from gpuledger.config.exporter_values import only, only_false
 from gpuledger.model.settings import Reload, boolean, choice, duration, setting, text
 
 _BACKENDS = {"exec": "smi", "nvml": "nvml", "demo": "simulator"}
@@ -29,6 +29,18 @@ def _addresses(value: object) -> tuple[str, ...]:
 def _interval(value: float) -> Mapping[str, str]:
     # 0 is a reading for each scrape there; here readings are always at --interval.
     return {"interval": f"{value}s"} if value else {}
+
+
+def _limit(name: str, *usual: str) -> str:
+    """A limit of its server, which may only be the usual one, however that is written."""
+    return setting(
+        f"nvidia_gpu_exporter.{name}",
+        only(usual, _LIMITS),
+        usual[0],
+        f"cannot be honoured: {_LIMITS}",
+        flags=("--web." + name.replace("_", "-"),),
+        metavar=usual[0],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,46 +136,11 @@ class NvidiaGpuExporterSettings:
         flags=("--web.network",),
         metavar="tcp",
     )
-    read_timeout: str = setting(
-        "nvidia_gpu_exporter.read_timeout",
-        only(("10s",), _LIMITS),
-        "10s",
-        "cannot be honoured: gpuledger has limits of its own",
-        flags=("--web.read-timeout",),
-        metavar="10s",
-    )
-    read_header_timeout: str = setting(
-        "nvidia_gpu_exporter.read_header_timeout",
-        only(("10s",), _LIMITS),
-        "10s",
-        "cannot be honoured: gpuledger has limits of its own",
-        flags=("--web.read-header-timeout",),
-        metavar="10s",
-    )
-    write_timeout: str = setting(
-        "nvidia_gpu_exporter.write_timeout",
-        only(("15s",), _LIMITS),
-        "15s",
-        "cannot be honoured: gpuledger has limits of its own",
-        flags=("--web.write-timeout",),
-        metavar="15s",
-    )
-    idle_timeout: str = setting(
-        "nvidia_gpu_exporter.idle_timeout",
-        only(("60s", "1m", "1m0s"), _LIMITS),
-        "60s",
-        "cannot be honoured: gpuledger has limits of its own",
-        flags=("--web.idle-timeout",),
-        metavar="60s",
-    )
-    max_requests: str = setting(
-        "nvidia_gpu_exporter.max_requests",
-        only(("40",), _LIMITS),
-        "40",
-        "cannot be honoured: gpuledger has limits of its own",
-        flags=("--web.max-requests",),
-        metavar="40",
-    )
+    read_timeout: str = _limit("read_timeout", "10s")
+    read_header_timeout: str = _limit("read_header_timeout", "10s")
+    write_timeout: str = _limit("write_timeout", "15s")
+    idle_timeout: str = _limit("idle_timeout", "60s", "1m", "1m0s")
+    max_requests: str = _limit("max_requests", "40")
     timeout_offset: str = setting(
         "nvidia_gpu_exporter.timeout_offset",
         only(("500ms", "0.5s"), "a page is ready before it is asked for"),

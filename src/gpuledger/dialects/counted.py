@@ -9,7 +9,7 @@ from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
 from gpuledger.model.snapshot import Reading, Snapshot
 
-Counter = Callable[[Page, Reading], int | None]
+Count = Callable[[Page, Reading], int | None]
 
 
 class CountedDialect:
@@ -17,7 +17,7 @@ class CountedDialect:
 
     wants = WANTS
 
-    def __init__(self, name: str, rows: Rows, per_gpu: FamilySpec, total: FamilySpec, count: Counter) -> None:
+    def __init__(self, name: str, rows: Rows, per_gpu: FamilySpec, total: FamilySpec, count: Count) -> None:
         self.name = name
         self.specs = (per_gpu, total, *rows.specs)
         self._rows = rows

@@ -19,8 +19,8 @@ def page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: s
     parts: list[str] = []
     for family in merge(families):
         spec = family.spec
-        lines = sample_lines(spec.name, spec.labels, family.samples)
-        lines += distribution_lines(spec.name, spec.labels, family.distributions)
+        lines = _sample_lines(spec.name, spec.labels, family.samples)
+        lines += _distribution_lines(spec.name, spec.labels, family.distributions)
         if lines:
             parts.append(header(spec))
             parts += lines
@@ -46,7 +46,7 @@ def escape(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def sample_lines(name: str, labels: tuple[str, ...], samples: Mapping[LabelValues, float]) -> list[str]:
+def _sample_lines(name: str, labels: tuple[str, ...], samples: Mapping[LabelValues, float]) -> list[str]:
     """One line, with its line feed, per sample whose value is finite.
 
     Raises TypeError when a sample has more or fewer values than there are labels: the dialect is wrong.
@@ -58,7 +58,7 @@ def sample_lines(name: str, labels: tuple[str, ...], samples: Mapping[LabelValue
     return [template % (*values, text) for values, value in pairs if (text := number(value))]
 
 
-def distribution_lines(
+def _distribution_lines(
     name: str, labels: tuple[str, ...], distributions: Mapping[LabelValues, Distribution]
 ) -> list[str]:
     """A histogram's buckets, sum and count, series by series."""
@@ -69,9 +69,9 @@ def distribution_lines(
             for bound, count in zip(told.bounds, told.counts, strict=True)
         }
         buckets[*values, "+Inf"] = told.count
-        lines += sample_lines(f"{name}_bucket", (*labels, "le"), buckets)
-        lines += sample_lines(f"{name}_sum", labels, {values: told.sum})
-        lines += sample_lines(f"{name}_count", labels, {values: told.count})
+        lines += _sample_lines(f"{name}_bucket", (*labels, "le"), buckets)
+        lines += _sample_lines(f"{name}_sum", labels, {values: told.sum})
+        lines += _sample_lines(f"{name}_count", labels, {values: told.count})
     return lines
 
 

@@ -98,8 +98,7 @@ def _pids(settings: HostSettings, seen: Isolation) -> Iterator[Finding]:
             PIDS,
             what,
             f"{settings.procfs} shows {where} processes, and the driver tells the host's: processes are "
-            "counted, "
-            "but whose they are is not told",
+            "counted, but whose they are is not told",
             _HOST_PIDS,
         )
 
@@ -129,8 +128,7 @@ def _proc(seen: Isolation, settings: HostSettings) -> Iterator[Finding]:
             PROC,
             what,
             "other users' processes are readable but for their executables: commands are named as the "
-            "driver or the "
-            "kernel names them",
+            "driver or the kernel names them",
             "run as root, or with CAP_SYS_PTRACE (`--cap-add SYS_PTRACE`, "
             "`AmbientCapabilities=CAP_SYS_PTRACE`)",
         )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from gpuledger.host.files import read_at_most
+from gpuledger.model.errors import UsageError
 
 if TYPE_CHECKING:
     import yaml
+
+T = TypeVar("T")
 
 # Some thousand pods with all that can be said of them; what is longer is no document for people.
 _LONGEST: Final = 8 * 1024 * 1024
@@ -16,6 +21,7 @@ _LONGEST: Final = 8 * 1024 * 1024
 _MOST_VALUES: Final = 200_000
 # No YAML may hold these; an escape in quotes makes them all the same, and no path or label can have one.
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+_TOO_DEEP: Final = "it is nested too deeply"
 
 
 class NotYaml(ValueError):
@@ -23,48 +29,79 @@ class NotYaml(ValueError):
 
 
 def text_of(file: Path) -> str:
-    """What a file says. Raises OSError, and NotYaml for one that is too long or not UTF-8."""
-    with file.open("rb") as opened:
-        content = opened.read(_LONGEST + 1)
-    if len(content) > _LONGEST:
-        raise NotYaml(f"it is larger than {_LONGEST >> 20} MiB")
+    """What a file says. Raises OSError, as `read_at_most` does, and NotYaml for one that is not UTF-8."""
     try:
-        return content.decode("utf-8")
+        return read_at_most(file, _LONGEST).decode("utf-8")
     except UnicodeDecodeError:
         raise NotYaml("it is not UTF-8") from None
+
+
+def read_document(file: Path, what: str = "configuration") -> Any:
+    """The value of the one document in a file, None of an empty one.
+
+    Raises UsageError for a file that cannot be read or is no YAML; `what` it is called then.
+    """
+    return _read(file, what, parsed)
+
+
+def read_node(file: Path, what: str) -> yaml.Node | None:
+    """The document's node, in which no text is taken for a number, a date or a boolean.
+
+    Raises as `read_document` does.
+    """
+    import yaml
+
+    return _read(file, what, lambda text: _composed(text, yaml.BaseLoader))
 
 
 def parsed(text: str, *, quickly: bool = False) -> Any:
     """The value of the one document in a YAML text, None of an empty one; raises NotYaml.
 
     Aliases are followed; what would be beyond all bounds with them is refused before it is built. `quickly`
-    is by libyaml where it is there, which takes some memory more.
+    parses by libyaml where it is installed, which takes more memory.
     """
     import yaml
 
-    loader = (quickly and getattr(yaml, "CSafeLoader", None)) or yaml.SafeLoader
+    node = _composed(text, (quickly and getattr(yaml, "CSafeLoader", None)) or yaml.SafeLoader)
+    _check_size(node)
     try:
-        reader = loader(text)
-        try:
-            node = reader.get_single_node()
-            check_texts(node)
-            _check_size(node)
-            return None if node is None else reader.construct_document(node)
-        finally:
-            reader.dispose()
-    except NotYaml:
-        raise
+        return None if node is None else yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as error:
-        raise NotYaml(trouble_of(error)) from None
+        raise NotYaml(_trouble_of(error)) from None
     except RecursionError:
-        raise NotYaml("it is nested too deeply") from None
+        raise NotYaml(_TOO_DEEP) from None
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         # What PyYAML's constructors raise for the 13th month, for `!!int abc`, for a number of 5000 digits;
         # their words repeat the value.
         raise NotYaml(f"it has a value that does not fit its form ({type(error).__name__})") from None
 
 
-def check_texts(node: yaml.Node | None) -> None:
+def _read(file: Path, what: str, take: Callable[[str], T]) -> T:
+    try:
+        return take(text_of(file))
+    except OSError as error:
+        raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
+    except NotYaml as error:
+        raise UsageError(f"{file} is not YAML: {error}") from None
+
+
+def _composed(text: str, loader: Any) -> yaml.Node | None:
+    import yaml
+
+    try:
+        node: yaml.Node | None = yaml.compose(text, Loader=loader)
+    except yaml.YAMLError as error:
+        raise NotYaml(_trouble_of(error)) from None
+    except RecursionError:
+        raise NotYaml(_TOO_DEEP) from None
+    except (ValueError, OverflowError):
+        # PyYAML turns \U0FFFFFFF into a character, or tries to.
+        raise NotYaml("it has an escape of no character") from None
+    _check_texts(node)
+    return node
+
+
+def _check_texts(node: yaml.Node | None) -> None:
     """Raise NotYaml for a text that no path and no name can be."""
     seen: set[int] = set()
     waiting = [] if node is None else [node]
@@ -104,7 +141,7 @@ def _below(node: yaml.Node) -> Iterator[yaml.Node]:
             yield from inner if isinstance(inner, tuple) else (inner,)
 
 
-def trouble_of(error: yaml.YAMLError) -> str:
+def _trouble_of(error: yaml.YAMLError) -> str:
     """What the matter is with a text, and where, without a word of it: the error's own text quotes the line,
     and what was taken for an alias or a tag, which may be a password.
     """

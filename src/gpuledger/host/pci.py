@@ -9,6 +9,8 @@ from typing import Final
 
 from gpuledger.host.files import Read, read_whole
 
+Link = Callable[[str], str]
+
 _NVIDIA: Final = b"0x10de"
 _DISPLAY: Final = b"0x03"
 _DRIVER: Final = "nvidia"
@@ -29,7 +31,7 @@ class PciBus:
         *,
         read: Read = read_whole,
         names: Callable[[str], Iterable[str]] = os.listdir,
-        link: Callable[[str], str] = os.readlink,
+        link: Link = os.readlink,
         usable: Callable[[str], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
     ) -> None:
         self._devices = f"{sysfs.rstrip('/')}/bus/pci/devices"
@@ -46,7 +48,9 @@ class PciBus:
         names = frozenset(self._list(self._devices))
         if names != self._seen:
             self._seen = names
-            self._display = tuple(sorted(name for name in names if self._is_gpu(name)))
+            folders = ((name, f"{self._devices}/{name}") for name in names)
+            found = (name for name, folder in folders if is_gpu(folder, self._read, self._link))
+            self._display = tuple(sorted(found))
         return tuple(_as_nvml(name) for name in self._display if self._bound_to(name) in ("", _DRIVER))
 
     def all_usable(self) -> bool:
@@ -58,30 +62,35 @@ class PciBus:
         nodes = [name for name in self._list(self._dev) if _NODE.fullmatch(name)]
         return len(nodes) >= len(self.gpus()) and all(self._usable(f"{self._dev}/{name}") for name in nodes)
 
-    def _is_gpu(self, name: str) -> bool:
-        folder = f"{self._devices}/{name}"
-        try:
-            vendor, kind = self._read(f"{folder}/vendor"), self._read(f"{folder}/class")
-        except OSError:
-            return False
-        return (
-            vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY) and not self._target(f"{folder}/physfn")
-        )
-
     def _bound_to(self, name: str) -> str:
-        return self._target(f"{self._devices}/{name}/driver").rpartition("/")[2]
-
-    def _target(self, path: str) -> str:
-        try:
-            return self._link(path)
-        except OSError:
-            return ""
+        return driver_of(f"{self._devices}/{name}", self._link)
 
     def _list(self, folder: str) -> list[str]:
         try:
             return list(self._names(folder))
         except OSError:
             return []
+
+
+def is_gpu(folder: str, read: Read = read_whole, link: Link = os.readlink) -> bool:
+    """Whether a device of sysfs is a GPU of NVIDIA's, and no virtual function, which is another machine's."""
+    try:
+        vendor, kind = read(f"{folder}/vendor"), read(f"{folder}/class")
+    except OSError:
+        return False
+    return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY) and not _target(f"{folder}/physfn", link)
+
+
+def driver_of(folder: str, link: Link = os.readlink) -> str:
+    """The kernel driver that a device of sysfs is bound to; empty when to none."""
+    return _target(f"{folder}/driver", link).rpartition("/")[2]
+
+
+def _target(path: str, link: Link) -> str:
+    try:
+        return link(path)
+    except OSError:
+        return ""
 
 
 def _as_nvml(name: str) -> str:

@@ -41,13 +41,17 @@ _LOOK_AGAIN_AT = (2, 4, 16, 64)
 
 @dataclass(slots=True)
 class _Known:
-    """A pid under watch: `ticks` as in stat (None: first sight only), `sights` counts ticks while due."""
+    """A pid under watch.
+
+    `ticks` is its start as in stat, None where only first sight is known. `gone` are its facts once it has
+    exited. While it stands `in_root` alone its cgroup is to be read again, and `sights` counts the ticks.
+    """
 
     ticks: bytes | None
     facts: HostFacts
     gone: HostFacts | None = None
     sights: int = 1
-    rootless: bool = False
+    in_root: bool = False
 
 
 class ProcFs:
@@ -82,13 +86,11 @@ class ProcFs:
 
     @property
     def boot_id(self) -> str:
-        """This boot of the machine; empty where it cannot be read."""
-        return self._boot()
-
-    @property
-    def watched(self) -> int:
-        """How many pids are held in memory: those of the last tick."""
-        return len(self._known)
+        """This boot of the machine; empty where it cannot be read. Read once."""
+        if self._boot_id is None:
+            raw = self._try(f"{self._root}/sys/kernel/random/boot_id")
+            self._boot_id = clean_name(from_bytes(raw or b"").strip())
+        return self._boot_id
 
     @property
     def host_pids(self) -> bool:
@@ -124,9 +126,9 @@ class ProcFs:
         pid namespace, and for a plain user under `hidepid`.
         """
         if not (self._trusted or self.host_pids):
-            return self._boot(), ""
+            return self.boot_id, ""
         starts = [self._driver_thread(pid) for pid in self._processes()]
-        return self._boot(), str(min((ticks for ticks in starts if ticks is not None), default=""))
+        return self.boot_id, str(min((ticks for ticks in starts if ticks is not None), default=""))
 
     def _look_up(self, pid: int, known: _Known | None, unix: float) -> tuple[_Known, HostFacts]:
         try:
@@ -139,7 +141,7 @@ class ProcFs:
             return _without_stat(known, OSError(errno.EIO, "malformed stat"), unix)
         if known is None or known.ticks != fields[19]:
             known = self._meet(pid, stat, fields[19], unix)
-        elif known.rootless:
+        elif known.in_root:
             self._look_again(pid, known)
         return known, known.facts
 
@@ -155,7 +157,7 @@ class ProcFs:
             cgroup=cgroup,
             missing=missing,
         )
-        return _Known(ticks, facts, rootless=_only_roots(cgroup))
+        return _Known(ticks, facts, in_root=_only_roots(cgroup))
 
     def _look_again(self, pid: int, known: _Known) -> None:
         known.sights += 1
@@ -164,19 +166,13 @@ class ProcFs:
             if not _only_roots(cgroup) or not known.facts.cgroup:
                 known.facts = replace(known.facts, cgroup=cgroup, missing=missing)
                 known.gone = None
-        known.rootless = _only_roots(known.facts.cgroup) and known.sights < _LOOK_AGAIN_AT[-1]
+        known.in_root = _only_roots(known.facts.cgroup) and known.sights < _LOOK_AGAIN_AT[-1]
 
     def _start(self, ticks: int, unix: float) -> Start:
         # Without btime the moment is not known; the tick stands in, the identity stays exact.
         boot = self._boot_at(unix)
         began = unix if boot is None else boot + ticks / self._hertz
-        return Start(boot_id=self._boot(), ticks=ticks, unix=began)
-
-    def _boot(self) -> str:
-        if self._boot_id is None:
-            raw = self._try(f"{self._root}/sys/kernel/random/boot_id")
-            self._boot_id = clean_name(from_bytes(raw or b"").strip())
-        return self._boot_id
+        return Start(boot_id=self.boot_id, ticks=ticks, unix=began)
 
     def _boot_at(self, unix: float) -> float | None:
         if self._boot_time is None or abs(unix - self._boot_time[0]) >= _BOOT_TIME_GOOD_FOR:
@@ -217,11 +213,7 @@ class ProcFs:
 
     def _uid(self, pid: int) -> int | None:
         # Not the owner of /proc/PID: that is the effective user, and root where core dumps are off.
-        raw = self._try(f"{self._root}/{pid}/status") or b""
-        words = raw[raw.find(b"\nUid:") + 1 :].split(None, 2)
-        if len(words) < 2 or words[0] != b"Uid:" or not words[1].isdigit():
-            return None
-        return int(words[1])
+        return real_uid(self._try(f"{self._root}/{pid}/status") or b"")
 
     def _shows_kernel_threads(self) -> bool:
         return (self._try(f"{self._root}/2/comm") or b"").strip() == b"kthreadd"
@@ -237,6 +229,12 @@ class ProcFs:
             return self._read(path)
         except OSError:
             return None
+
+
+def real_uid(status: bytes) -> int | None:
+    """The real uid that a /proc/PID/status tells, None if it tells none."""
+    words = status[status.find(b"\nUid:") + 1 :].split(None, 2)
+    return int(words[1]) if len(words) > 1 and words[0] == b"Uid:" and words[1].isdigit() else None
 
 
 def _without_stat(known: _Known | None, error: OSError, unix: float) -> tuple[_Known, HostFacts]:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
-from gpuledger.host.files import Read, read_whole
+from gpuledger.host.files import Read, read_at_most
 from gpuledger.model.text import clean_name, from_bytes
 
 _MOST_NAMES = 1024
+# Some hundred thousand users of a directory server.
+_LONGEST = 64 * 1024 * 1024
+
+
+def _read_file(path: str) -> bytes:
+    return read_at_most(Path(path), _LONGEST)
 
 
 class PasswdUsers:
@@ -19,7 +26,7 @@ class PasswdUsers:
     it changed; only names that were asked for are kept.
     """
 
-    def __init__(self, path: str = "/etc/passwd", read: Read = read_whole) -> None:
+    def __init__(self, path: str = "/etc/passwd", read: Read = _read_file) -> None:
         self._path = path
         self._read = read
         self._version: tuple[int, int] | None = None

@@ -15,12 +15,19 @@ from gpuledger.ledger.kept import KeptGpu
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.told import Held, HeldSeries, Labels
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.session import AccountRow, EnergyRow, EnergyState
+from gpuledger.model.session import (
+    IDLE,
+    PROCESS,
+    UNATTRIBUTED,
+    UNOBSERVED,
+    AccountRow,
+    EnergyRow,
+    EnergyState,
+)
 from gpuledger.model.workload import UNKNOWN
 
 log = logging.getLogger("gpuledger.ledger")
 
-PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
 OTHER = "other"
 _NOBODY: Labels = ("", "", "", "", "", "")
 
@@ -38,7 +45,7 @@ class Accounts:
         self._known: dict[ProcessKey, Ownership] = {}
         # Who stands behind a row, and as what process: a name that comes late makes another row.
         self._row_of: dict[Labels, tuple[Ownership, GpuProcess]] = {}
-        # Who has gone, and whether the store knows of him.
+        # Processes that have gone, and whether the store knows of them.
         self._left: dict[ProcessKey, bool] = {}
 
     def retain(self, seconds: float) -> None:
@@ -54,17 +61,18 @@ class Accounts:
     ) -> None:
         """Book the intervals of one tick. `alive` are its processes, named; `untold` those beyond the cap.
 
-        Who was there before comes first: a new process under the same pid must not get his joules or his row.
+        Those that were there before come first: a new process under the same pid must not get the joules or
+        the row of the old one.
         """
         for one in posted:
             self._post_own(one, now)
-            self._post_residents(one, [him for him in one.residents if him.key not in alive], untold, now)
+            self._post_residents(one, [who for who in one.residents if who.key not in alive], untold, now)
         for key in [key for key in self._known if key not in alive]:
             self._leave(key, untold, now)
         for key, process in alive.items():
             self._meet(key, process, untold, now)
         for one in posted:
-            self._post_residents(one, [him for him in one.residents if him.key in alive], untold, now)
+            self._post_residents(one, [who for who in one.residents if who.key in alive], untold, now)
         self._owners.end(now)
         for labels in self._rows.end(now):
             self._row_of.pop(labels, None)

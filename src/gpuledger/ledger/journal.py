@@ -66,7 +66,6 @@ class Journal:
 
     elapsed: float = 0.0
     unix: float = 0.0
-    boot_id: str = ""
     devices: dict[str, Device] = field(default_factory=dict)
     gpus: dict[str, GpuEntry] = field(default_factory=dict)
     epochs: list[EpochEntry] = field(default_factory=list)

@@ -80,11 +80,23 @@ class Keeper:
 
         What is taken of `posted` is taken out of it, so that nothing is stored twice when something fails.
         """
+        was_anew = self._books.began_anew
+        answer = self._store(snapshot, posted, totals)
+        if self._books.began_anew and not was_anew:
+            # The file was found damaged: the new one gets everything at once, so that a stop finds it whole.
+            part, _ = answer
+            _, may_be_shown = self._store(snapshot, posted, totals)
+            return part, may_be_shown
+        return answer
+
+    def _store(
+        self, snapshot: Snapshot, posted: list[Posted], totals: Counter[str]
+    ) -> tuple[Collected, bool]:
         anew = self._books.began_anew
         if anew:
             self._forget_stored()
         journal = self.journal
-        journal.elapsed, journal.unix, journal.boot_id = snapshot.elapsed, snapshot.unix, snapshot.boot_id
+        journal.elapsed, journal.unix = snapshot.elapsed, snapshot.unix
         self._take_devices(snapshot)
         sessions = self._sessions
         journal.take_sessions(chain(sessions.open(), sessions.ended, sessions.amended))
@@ -143,7 +155,8 @@ class Keeper:
         for span in self.journal.spans.values():
             span.stored = False
         self._spans.forget_open()
-        self._devices.clear()
+        # What is told of one that is not in the Snapshot any more would be of a Device that nobody knows.
+        self.journal.devices |= self._devices
         self._entries.clear()
         self._accounts.forget_stored()
 

@@ -64,7 +64,7 @@ class KeptGpu:
 class Kept:
     """Everything, at source time `elapsed` and wall time `unix` of the last commit.
 
-    `boot_id` is the source's. What begins with `following` are the first numbers not used yet.
+    What begins with `following` are the first numbers not used yet.
     """
 
     gpus: Mapping[str, KeptGpu] = field(default_factory=dict)
@@ -72,7 +72,6 @@ class Kept:
     handovers: tuple[Handover, ...] = ()
     elapsed: float = 0.0
     unix: float = 0.0
-    boot_id: str = ""
     following_session: int = 1
     following_span: int = 1
     following_series: int = 1

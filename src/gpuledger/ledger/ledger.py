@@ -161,8 +161,9 @@ class Ledger:
         xids, times = self._state.xids, self._state.xid_times
         if snapshot.xids:
             xids, times = dict(xids), dict(times)
-            for event in snapshot.xids:
+            for event in sorted(snapshot.xids, key=lambda event: event.at):
                 key = (event.gpu.uuid, event.xid)
                 xids[key] = xids.get(key, 0) + 1
-                times[key] = max(times.get(key, 0.0), event.at)
+                times.pop(key, None)
+                times[key] = event.at
         return xids, times

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.activity import all_hold
-from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.ownership import PATIENCE
+from gpuledger.ledger.stays import seconds_since
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import OwnerRow
@@ -71,15 +71,14 @@ class OwnerTimes:
     def post(self, snapshot: Snapshot) -> tuple[OwnerRow, ...]:
         """Take in one tick, its processes named; answers who is to be told."""
         now = snapshot.elapsed
-        since = 0.0 if self._elapsed is None else now - self._elapsed
+        since = seconds_since(self._elapsed, now)
         self._elapsed = now
         handed: dict[str, list[Workload]] = {}
         for allocation in snapshot.allocations:
             handed.setdefault(allocation.device.uuid, []).append(allocation.workload)
         for reading in snapshot.holders:
-            there = self._present(reading, handed.get(reading.device.uuid, []), now)
-            for tenure, presence in there:
-                _spend(tenure, presence, reading, now, since if since <= LONGEST else 0.0)
+            for tenure, presence in self._present(reading, handed.get(reading.device.uuid, []), now):
+                _spend(tenure, presence, reading, now, since)
         self._give_up(now)
         self._end(now)
         return tuple([self._row(tenure, now) for tenure in self._tenures.values()])
@@ -105,12 +104,11 @@ class OwnerTimes:
     def _tenure(self, device: Device, owner: Workload, now: float) -> _Tenure:
         if owner.missing not in AWAITED:
             tenure = self._known(device, labels_of(owner), now)
-            ids = (device.uuid, (owner.pod_uid, owner.container_id))
-            if self._waiting and ids in self._waiting:
-                tenure.take_over(self._waiting.pop(ids))
+            before = self._waiting.pop(_ids(device, owner), None) if self._waiting else None
+            if before is not None:
+                tenure.take_over(before)
             return tenure
-        ids = (device.uuid, (owner.pod_uid, owner.container_id))
-        waiting = self._waiting.setdefault(ids, _Tenure(device, _NOBODY_KNOWN, now, now))
+        waiting = self._waiting.setdefault(_ids(device, owner), _Tenure(device, _NOBODY_KNOWN, now, now))
         if now - waiting.since < PATIENCE:
             return waiting
         waiting.alive = now
@@ -139,9 +137,15 @@ class OwnerTimes:
 
     def _row(self, tenure: _Tenure, now: float) -> OwnerRow:
         present = tenure.alive == now
-        processes = tenure.processes if present else None
-        seconds = (tenure.allocated, tenure.held, tenure.resident)
-        return OwnerRow(tenure.device, tenure.labels, present, processes, *seconds)
+        return OwnerRow(
+            tenure.device,
+            tenure.labels,
+            present,
+            tenure.processes if present else None,
+            tenure.allocated,
+            tenure.held,
+            tenure.resident,
+        )
 
 
 def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, since: float) -> None:
@@ -155,7 +159,15 @@ def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, s
         tenure.held += since
 
 
+def _ids(device: Device, owner: Workload) -> tuple[str, Labels]:
+    return (device.uuid, (owner.pod_uid, owner.container_id))
+
+
 def labels_of(owner: Workload) -> Labels:
-    """Owner kind, namespace, pod, container, user (empty for a pod) and Slurm job."""
-    user = "" if owner.kind == "pod" else owner.user
-    return (owner.kind, owner.namespace, owner.pod, owner.container, user, owner.job)
+    """Owner kind, namespace, pod, container, user (see `user_of`) and Slurm job."""
+    return (owner.kind, owner.namespace, owner.pod, owner.container, user_of(owner), owner.job)
+
+
+def user_of(owner: Workload) -> str:
+    """The owner's user; empty for a pod, as the users of its containers are no names of this machine."""
+    return "" if owner.kind == "pod" else owner.user

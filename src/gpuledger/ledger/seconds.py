@@ -15,7 +15,6 @@ from struct import pack as pack_numbers
 from struct import unpack as unpack_numbers
 
 HOUR, MINUTE = 3600, 60
-WHOLE_HOUR = (1 << HOUR) - 1
 _BYTES = HOUR // 8
 # Of a store that is away: older ones are let go.
 _MOST_UNSAVED = 1440

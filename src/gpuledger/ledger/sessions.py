@@ -14,9 +14,9 @@ from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.ownership import not_less
 from gpuledger.ledger.seconds import Marked
-from gpuledger.ledger.stays import Stay
+from gpuledger.ledger.stays import Stay, seconds_since
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.session import Session, SessionRow
+from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import Reading, Snapshot
 
 
@@ -89,23 +89,6 @@ class OpenSession:
         """It is gone. The exit was seen when the lists before and after it were."""
         self.ended = self.last_seen
         self.changed = True
-
-    def record(self) -> Session:
-        """As an immutable record."""
-        return Session(
-            self.process,
-            self.first_seen,
-            self.last_seen,
-            ended=self.ended,
-            exit_seen=self.ended is not None and self.watched,
-            peak_memory=self.peak_memory,
-            sm_mean=self.sm_seconds / self.sm_known if self.sm_known else None,
-            sm_most=self.sm_most,
-            held_seconds=self.held_seconds,
-            measured=self.measured,
-            apportioned=self.apportioned,
-            high=self.high,
-        )
 
     def row(self, oldest: float = -inf) -> SessionRow:
         """As people are shown it; without its watts when they were posted before `oldest`."""
@@ -187,10 +170,7 @@ class Sessions:
 
     def post(self, snapshot: Snapshot, posted: Iterable[Posted] = ()) -> None:
         """Open, carry on and end Sessions by one Snapshot and what was booked with it."""
-        seconds = 0.0 if self._elapsed is None else max(snapshot.elapsed - self._elapsed, 0.0)
-        if seconds > LONGEST:
-            # Nobody knows what it did while nobody looked (suspend, a driver that hung).
-            seconds = 0.0
+        seconds = seconds_since(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         self.amended = []
         gone: dict[ProcessKey, OpenSession] = {}
@@ -277,10 +257,10 @@ class Sessions:
         if key in self._ghosts:
             session = self._ghosts[key]
             session.last_seen = session.stay.ends = max(session.last_seen, ends)
-        if session is None and key in self._late:
+        elif key in self._late:
             session = self._late[key][0]
             self.amended.append(session)
-        if session is None:
+        else:
             session = self._ghosts[key] = self._new(resident.process, begins, ends)
         return session
 

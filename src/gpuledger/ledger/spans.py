@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.seconds import HOUR
 from gpuledger.model.process import ProcessKey
+from gpuledger.model.session import UNOBSERVED
 
-HOUR = 3600
-UNOBSERVED = "unobserved"
 _MICRO = 1_000_000
 
 
@@ -36,7 +36,7 @@ class Span:
     """Energy of one Gpu over a stretch of time, by account; `shares` by Session number.
 
     `life` is the epoch of the counter, None for integrated power. `floors` are the last ones reckoned with.
-    `changed` and `stored` belong to the store.
+    `stored` belongs to the store.
     """
 
     number: int
@@ -51,7 +51,6 @@ class Span:
     unobserved: int = 0
     floors: Floors = field(default_factory=Floors)
     shares: dict[int, Share] = field(default_factory=dict)
-    changed: bool = True
     stored: bool = False
 
     @property
@@ -151,7 +150,6 @@ class SpanBook:
         span.unattributed += part.of(booked.unattributed)
         span.unobserved += part.of(posted.unobserved)
         span.floors = posted.floors
-        span.changed = True
         processes = booked.processes
         if part.whole:
             for number, resident in zip(span.residents, posted.residents, strict=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.energy.slices import share_of
+from gpuledger.ledger.stays import seconds_since
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -25,14 +25,14 @@ class DeviceStates:
 
     def post(self, snapshot: Snapshot) -> None:
         """Take in one tick."""
-        since = 0.0 if self._elapsed is None else snapshot.elapsed - self._elapsed
+        since = seconds_since(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         held = {allocation.device.uuid for allocation in snapshot.allocations}
         self.now = {
             _place(reading): _state(reading, allocated=reading.device.uuid in held)
             for reading in snapshot.holders
         }
-        if 0 < since <= LONGEST:
+        if since:
             for (uuid, instance), state in self.now.items():
                 key = (uuid, instance, state)
                 self.seconds[key] = self.seconds.get(key, 0.0) + since
@@ -52,8 +52,7 @@ def sm_ratios(snapshot: Snapshot) -> Mapping[Place, float]:
 
 
 def _place(reading: Reading) -> Place:
-    device = reading.device
-    return (device.gpu.uuid, device.name if isinstance(device, Instance) else "")
+    return (reading.device.gpu.uuid, reading.device.instance)
 
 
 def _state(reading: Reading, *, allocated: bool) -> str:

@@ -14,6 +14,17 @@ from gpuledger.ledger.energy.counter import LONGEST
 CLOCK_STEP = 2.0
 
 
+def seconds_since(before: float | None, now: float) -> float:
+    """Seconds of the source's clock from one look at the machine to the next: time that is somebody's.
+
+    0 where nobody knows what happened meanwhile: before the first look (`before` is None), and after more
+    than LONGEST (a suspend, a driver that hung).
+    """
+    if before is None or not 0 <= now - before <= LONGEST:
+        return 0.0
+    return now - before
+
+
 def begins_anew(gap: float | None, unix: float, before: float) -> float | None:
     """When another stretch begins, in unix seconds; None where the one before goes on.
 

@@ -69,7 +69,7 @@ def parted(error: object) -> tuple[str, str]:
 
 
 def because(cause: str) -> str:
-    """Why something was skipped whose cause is told by the Finding of the thing named `cause`."""
+    """Why a look was skipped: the Finding of the thing named `cause` says what is wrong."""
     return f"because of: {cause}"
 
 

@@ -30,6 +30,11 @@ class Gpu:
         """The physical device: itself. Lets callers treat Gpu and Instance alike."""
         return self
 
+    @property
+    def instance(self) -> str:
+        """Empty: it is no Instance."""
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:
@@ -53,8 +58,8 @@ class Instance:
         return self.parent
 
     @property
-    def name(self) -> str:
-        """`GI_CI`, the value of the `instance` label in the native dialect."""
+    def instance(self) -> str:
+        """`GI_CI`, by which it is told from the other Instances of its Gpu."""
         return f"{self.gi}_{self.ci}"
 
 

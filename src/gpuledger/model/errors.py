@@ -41,10 +41,14 @@ def unknown(kind: str, given: str, valid: Iterable[str], place: str = "") -> Usa
 
     `place` stands before a name and is no part of it: with it, everything would be near.
     """
+    return UsageError(f"unknown {kind} '{place}{given}'; {hint(given, valid, place)}")
+
+
+def hint(given: str, valid: Iterable[str], place: str = "") -> str:
+    """What may have been meant: the name nearest to the one given, or all when none is near."""
     # Only the unlucky pay for it.
     from difflib import get_close_matches
 
     names = sorted(valid)
     near = get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{place}{near[0]}'?" if near else f"valid: {', '.join(names)}"
-    return UsageError(f"unknown {kind} '{place}{given}'; {hint}")
+    return f"did you mean '{place}{near[0]}'?" if near else f"valid: {', '.join(names)}"

@@ -59,3 +59,10 @@ class Family:
         """Tell one sample unless it is absent. The first telling of a series stands."""
         if value is not None:
             self.samples.setdefault(labels, value)
+
+
+def single(spec: FamilySpec, value: float | None, *labels: str) -> Family:
+    """The family of one sample, or of none where the value is absent."""
+    family = Family(spec)
+    family.add(value, *labels)
+    return family

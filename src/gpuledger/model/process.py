@@ -27,15 +27,16 @@ class Start:
     """When a process began, as identity and as time.
 
     Identity is `(boot_id, ticks)`: the field `starttime` of /proc/PID/stat, clock ticks since boot. Where
-    the Host knows none, `ticks` is None and first sight stands in: `(boot_id="", unix)`. `unix` (seconds)
-    is computed once, so that a clock step never makes a new process of an old one.
+    the Host knows none, `boot_id` is empty, `ticks` is None, and the unix time of first sight stands in:
+    `seen`. `unix` (seconds) is worked out once, so that a step of the clock never makes a new process of an
+    old one.
     """
 
     boot_id: str
     ticks: int | None
     unix: float = field(compare=False)
     seen: float | None = None
-    # Part of every process's key, and so hashed thousands of times a tick.
+    # A part of what processes are remembered by, and so hashed several times for each in a tick.
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

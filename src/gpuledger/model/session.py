@@ -11,42 +11,17 @@ from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Collected
 
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """One GpuProcess from first to last sight, with what it used.
-
-    Times are unix seconds; `process` is as last seen; `ended` is None while it runs; `exit_seen` is false
-    where the end was inferred after a time in which nobody looked. `sm_mean` and `sm_most` are ratios over
-    the time in which the share was told. `held_seconds` is time resident without engine time. Energy is in
-    millijoules: `measured` and `apportioned` are its own, `high` bounds what it can have used.
-    """
-
-    process: GpuProcess
-    first_seen: float
-    last_seen: float
-    ended: float | None = None
-    exit_seen: bool = False
-    peak_memory: int | None = None
-    sm_mean: float | None = None
-    sm_most: float | None = None
-    held_seconds: float = 0.0
-    measured: int = 0
-    apportioned: int = 0
-    high: int = 0
-
-    @property
-    def device(self) -> Device:
-        """Where the process sits; a process on two Devices has two Sessions."""
-        return self.process.device
+# Kinds of Account: of a process, and a Gpu's own three: nobody was there (idle), somebody whom nobody knows
+# (unattributed), or we were not looking (unobserved).
+PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
     """Where joules are booked: a process on a Gpu, or one of the Gpu's own three.
 
-    `kind` is process, idle (nobody), unattributed (we looked; whose is not known) or unobserved (we were
-    not looking). `instance` is `GI_CI` under MIG, else empty; `process` is set for kind process alone.
+    `kind` is one of the four above. `instance` is `GI_CI` under MIG, else empty; `process` is set for kind
+    process alone.
     """
 
     gpu: Gpu
@@ -79,11 +54,13 @@ class AccountRow(NamedTuple):
 
 
 class SessionRow(NamedTuple):
-    """An open Session as people are shown it: everything booked to it, at once and not held back.
+    """A Session as people are shown it: everything booked to it, at once and not held back.
 
-    `number` names it in the books; the rest is as in `Session`, energy in millijoules. `watts` is what was
-    booked to it in the last interval, by the seconds of that; None before there was one, and when it is a
-    minute ago.
+    `number` names it in the books; `process` is as last seen; times are unix seconds. `sm_mean` and `sm_most`
+    are ratios over the time in which the share was told. `held_seconds` is time resident without engine time.
+    Energy is in millijoules: `measured` and `apportioned` are its own, `high` bounds what it can have used.
+    `watts` is what was booked to it in the last interval, by the seconds of that; None before there was one,
+    when it is a minute ago, and after the Session has ended.
     """
 
     number: int
@@ -141,12 +118,12 @@ class LedgerState:
     `compute_sessions` and `graphics_sessions` count open Sessions per Device uuid (graphics: those that only
     draw); a Device whose process list failed is in neither. `untold` are the processes beyond the
     per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
-    since start, `xid_times` holds the unix time of the last one. `invalid` counts values not believed.
-    `sessions_closed` and `session_durations` (seconds) are by Gpu uuid; `device_states` and `state_seconds`
-    are by uuid and `GI_CI` (empty without MIG), and so are `sm_ratios`, each Device's part of its Gpu's
-    multiprocessors. `owners` are those of whole Gpus and Instances, present or
-    lately gone. `sessions` are the open ones. `parts` tells how parts of the posting went that are told
-    apart, such as the store.
+    since start; `xid_times` holds the unix time of the last one of each, in the order in which these came
+    (NVML tells no time: all events of a tick have the same). `invalid` counts values not believed.
+    `sessions_closed` and `session_durations` (seconds) are by Gpu uuid. `device_states`, `state_seconds` and
+    `sm_ratios`, each Device's part of its Gpu's multiprocessors, are by uuid and `GI_CI` (empty without MIG).
+    `owners` are those of whole Gpus and Instances, present or lately gone. `sessions` are the open ones.
+    `parts` tells how parts of the posting went that are told apart, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)

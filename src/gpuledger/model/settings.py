@@ -21,9 +21,9 @@ class Setting:
 
     `parse` takes text (flag, environment) or a YAML value and raises ValueError with what is wanted.
     `repeatable` settings take a list; a flag given twice appends. The flag of a `boolean` one may stand alone
-    and then means true. `variables` are other programs' names of the environment variable. A setting that is
-    kept for those who come from another program says in `means` what it sets here, as if that had been set in
-    its place, and in `implies` what is assumed with it where nobody sets that.
+    and then means true. `variables` are other programs' names of the environment variable. A setting of
+    another program, kept for its users, has `means`: the settings of ours that are set by it; and `implies`:
+    those that it sets only where nobody else does.
     """
 
     key: str
@@ -47,9 +47,9 @@ class Setting:
 class Reload:
     """How a running program takes changes to a Settings group, said in the group's class variable `reload`.
 
-    Its keys take effect between two ticks, but those in `restart`, which need one. `files` are keys whose
-    values are paths, of a file or several, that are read as part of the setting: when such a file changes,
-    the setting has. A group that says nothing needs a restart for every key.
+    Its keys take effect between two ticks, except those in `restart`, which need a restart. `files` are keys
+    whose values are paths, of a file or several, that are read as part of the setting: when such a file
+    changes, the setting has changed. A group that says nothing needs a restart for every key.
     """
 
     restart: tuple[str, ...] = ()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from re import Match
+from re import compile as pattern
+
+_ESCAPES = pattern(r"(?:\\x[0-9a-f]{2})+")
 LONGEST_NAME = 128
 
 
@@ -21,6 +25,15 @@ def clean_name(text: str, longest: int = LONGEST_NAME) -> str:
     if cut.isprintable():
         return cut
     return "".join(_spelled(char) for char in cut)[:longest]
+
+
+def unit_unescaped(name: str) -> str:
+    r"""Undo the `\xNN` of systemd-escape(1) in a part of a unit's name."""
+    return _ESCAPES.sub(_bytes_of, name)
+
+
+def _bytes_of(run: Match[str]) -> str:
+    return from_bytes(bytes.fromhex(run[0].replace("\\x", "")))
 
 
 def in_one_line(text: str) -> str:

@@ -40,5 +40,5 @@ def _line(one: Instance) -> str:
     index = one.parent.index
     return (
         f"{one.uuid}: GPU {index}, gi {one.gi}, ci {one.ci}, profile {one.profile or 'not told'}; "
-        f'label gpu="{index}_{one.name}", or "{index}_{one.index}_0" with mig_label: device'
+        f'label gpu="{index}_{one.instance}", or "{index}_{one.index}_0" with mig_label: device'
     )

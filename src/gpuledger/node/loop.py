@@ -213,11 +213,10 @@ class Node:
         snapshot: Snapshot | None = None
         parts: list[Collected] = []
         try:
-            snapshot = self._read(began, parts)
+            snapshot = self._read(parts)
             status = status_of(snapshot, self._ledger.parts)
         except SourceUnavailable as error:
             status = str(error)
-            parts = [Collected(SOURCE, self._clock.elapsed() - began, status)]
         except MemoryError:
             status = "out of memory in the middle of a tick: give gpuledger more (MemoryMax, limits.memory)"
         except Exception as error:
@@ -241,16 +240,28 @@ class Node:
         self._published.notify_all()
         return page
 
-    def _read(self, began: float, parts: list[Collected]) -> Snapshot:
-        snapshot = self._source.read(self._wanted())
-        read = self._clock.elapsed()
-        parts += [Collected(SOURCE, read - began), *snapshot.collected]
-        snapshot = self._name(snapshot)
-        named = self._clock.elapsed()
-        parts.append(Collected("workloads", named - read))
-        self._ledger = self._post(snapshot)
-        parts += [Collected("ledger", self._clock.elapsed() - named), *self._ledger.parts]
+    def _read(self, parts: list[Collected]) -> Snapshot:
+        """Read, name and post; `parts` is told how each went, also when one of them raises."""
+        with self._timed(SOURCE, parts):
+            snapshot = self._source.read(self._wanted())
+        parts += snapshot.collected
+        with self._timed("workloads", parts):
+            snapshot = self._name(snapshot)
+        with self._timed("ledger", parts):
+            self._ledger = self._post(snapshot)
+        parts += self._ledger.parts
         return snapshot
+
+    @contextmanager
+    def _timed(self, name: str, parts: list[Collected]) -> Iterator[None]:
+        began, trouble = self._clock.elapsed(), ""
+        try:
+            yield
+        except Exception as error:
+            trouble = str(error) or type(error).__name__
+            raise
+        finally:
+            parts.append(Collected(name, self._clock.elapsed() - began, trouble))
 
     def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:
         source = snapshot.source if snapshot else self._source.info

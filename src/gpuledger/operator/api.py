@@ -35,13 +35,33 @@ class Unreachable(GpuledgerError):
 class Refused(GpuledgerError):
     """The API server answered, but not with success.
 
-    `reason` is its own word (meta/v1 Status): NotFound, AlreadyExists, Conflict, Invalid, Forbidden.
+    `reason` is its own word (meta/v1 Status): NotFound, AlreadyExists, Conflict, Invalid, Forbidden;
+    `message` is its own line.
     """
 
-    def __init__(self, text: str, status: int, reason: str) -> None:
-        super().__init__(text)
+    def __init__(self, asked: str, status: int, reason: str, message: str) -> None:
         self.status = status
         self.reason = reason
+        self.message = message
+        remedy = "; the operator's ClusterRole and Roles are the chart's, install it anew"
+        super().__init__(
+            f"{status} to {asked}: {message or 'no reason given'}{remedy if self.lacks_rights else ''}"
+        )
+
+    @property
+    def lacks_rights(self) -> bool:
+        """The account may not do it (RBAC); any other 403 is a quota's or a policy's word on the content."""
+        return self.status == 403 and ('User "' in self.message or "attempting to grant" in self.message)
+
+    @property
+    def takes_no_trial(self) -> bool:
+        """Refused for being a dry run: a webhook of before Kubernetes 1.22 cannot say what it would do."""
+        return self.status == 400 and "does not support dry run" in self.message
+
+    @property
+    def by_content(self) -> bool:
+        """What was asked for is at fault, by the object's own rules, a quota's or a policy's."""
+        return self.reason == "Invalid" or (self.status in (400, 403) and not self.lacks_rights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +138,16 @@ class HttpTransport:
             self._session = None
 
 
-# Told of every answered question: method, status.
-Told = Callable[[str, int], None]
+# Called for every answered question: method, status.
+Answered = Callable[[str, int], None]
 
 
 class Api:
     """One API server as the operator's account sees it."""
 
-    def __init__(self, transport: Transport, told: Told = lambda *_: None) -> None:
+    def __init__(self, transport: Transport, answered: Answered = lambda *_: None) -> None:
         self._transport = transport
-        self._told = told
+        self._answered = answered
 
     async def get(self, path: str, **query: str) -> Json:
         """An object, or a list of them. Raises Unreachable, Refused."""
@@ -170,7 +190,7 @@ class Api:
 
     async def _ask(self, question: Question) -> Json:
         status, body = await self._transport.send(question)
-        self._told(question.method, status)
+        self._answered(question.method, status)
         try:
             found = json.loads(body) if body else {}
         except ValueError:
@@ -185,10 +205,7 @@ class Api:
 def _refused(question: Question, status: int, told: Json) -> Refused:
     reason = str(told.get("reason") or "")
     message = clean_name(str(told.get("message") or "").replace("\n", " "), _LONGEST_MESSAGE)
-    text = f"{status} to {question.method} {question.path}: {message or 'no reason given'}"
-    if status == 403:
-        text += "; the operator's ClusterRole and Roles are the chart's, install it anew"
-    return Refused(text, status, reason)
+    return Refused(f"{question.method} {question.path}", status, reason, message)
 
 
 def _bytes(body: Json) -> bytes:

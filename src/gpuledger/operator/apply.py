@@ -14,9 +14,7 @@ from gpuledger.operator.kinds import (
     CLAIM,
     KINDS,
     MANAGED_BY,
-    OURS,
     Key,
-    Kind,
     as_owner,
     is_ending,
     is_made_for,
@@ -24,8 +22,8 @@ from gpuledger.operator.kinds import (
     kind_of,
     path_of,
     uid_of,
-    version_of,
 )
+from gpuledger.operator.listing import list_all, list_made
 from gpuledger.operator.owned import Owned, strangers
 from gpuledger.operator.render.names import owned_by
 
@@ -43,27 +41,6 @@ class Outcome:
     changed: list[Key] = field(default_factory=list)
     repaired: list[Key] = field(default_factory=list)
     pruned: list[Key] = field(default_factory=list)
-
-    @property
-    def idle(self) -> bool:
-        """Whether all was well already."""
-        return not (self.changed or self.repaired or self.pruned)
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Objects of one kind, and the version as of which these were all of them."""
-
-    bodies: list[Json]
-    version: int
-
-
-async def list_all(api: Api, kind: Kind, namespace: str = "", **query: str) -> Listed:
-    """All objects of a kind. Raises as Api.get does."""
-    found = await api.get(kind.path(namespace), **query)
-    # The items of a list do not say what they are.
-    what = {"apiVersion": kind.api_version, "kind": kind.kind}
-    return Listed([{**what, **body} for body in found.get("items") or ()], version_of(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +100,7 @@ class Applier:
         deleted = 0
         claimed = {"metadata": {"labels": owned_by(as_owner(monitor))}}
         for kind in reversed(KINDS):
-            for body in (await self.list_kind(kind)).bodies:
+            for body in (await list_made(self._api, kind, self._namespaces)).bodies:
                 if is_ending(body) or not is_made_for(body, uid_of(monitor), claimed):
                     continue
                 await self._remove(body)
@@ -141,14 +118,6 @@ class Applier:
                 await self._api.delete(CLAIM.path(namespace, body["metadata"]["name"]), uid_of(body))
                 deleted += 1
         return deleted
-
-    async def list_kind(self, kind: Kind) -> Listed:
-        """All objects of a kind that bear the operator's label, now."""
-        listed = [
-            await list_all(self._api, kind, namespace, labelSelector=OURS)
-            for namespace in (self._namespaces if kind.namespaced else ("",))
-        ]
-        return Listed([body for one in listed for body in one.bodies], min(one.version for one in listed))
 
     def look_again(self) -> None:
         """What others have made may be gone: no watch tells."""
@@ -173,9 +142,11 @@ class Applier:
         try:
             await self._api.apply(path, step.wanted, dry=True)
         except Refused as error:
-            if error.reason != "Invalid":
+            if error.takes_no_trial:
+                return step
+            if not error.by_content:
                 raise
-            if there is None or not await self._is_valid(step.wanted):
+            if error.reason != "Invalid" or there is None or not await self._is_valid(step.wanted):
                 raise Rejected(f"{key} is refused by the API server: {error}") from None
             return _Step(step.wanted, repair=False, anew=True)
         return step
@@ -195,7 +166,7 @@ class Applier:
         try:
             await self._api.apply(path_of(other), other, dry=True)
         except Refused as error:
-            if error.reason != "Invalid":
+            if not error.by_content:
                 raise
             return False
         return True

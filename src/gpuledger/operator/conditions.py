@@ -33,7 +33,9 @@ def joined(lines: Iterable[str]) -> str:
     return clean_name("; ".join(every[:_MOST]) + more, _LONGEST)
 
 
-def told(conditions: Sequence[Condition], generation: int, before: object, unix: float) -> list[Json]:
+def condition_list(
+    conditions: Sequence[Condition], generation: int, before: object, unix: float
+) -> list[Json]:
     """The conditions as they are written, of a spec's `generation`.
 
     One whose status was the same `before` (the resource's own list) keeps its time of transition.
@@ -45,7 +47,7 @@ def told(conditions: Sequence[Condition], generation: int, before: object, unix:
             "type": one.type,
             "status": one.status,
             "reason": one.reason,
-            # The API server takes no empty one.
+            # Kubernetes 1.20 compiled with Go 1.18 or newer takes empty texts of custom resources for null.
             **({"message": one.message} if one.message else {}),
             "observedGeneration": generation,
             "lastTransitionTime": turned.get((one.type, one.status), now),

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from gpuledger.host.documents import read_document
 from gpuledger.model.errors import UsageError
+from gpuledger.operator.programs import Check, takes_all
 from gpuledger.operator.schema.nodes import Fields, Text
 from gpuledger.operator.schema.pods import NAME, PULL_POLICY, PULL_SECRETS, image
 from gpuledger.operator.schema.scraping import EXTERNAL_LABELS, REMOTE_WRITE
 from gpuledger.operator.sections import made, mappings, same
 from gpuledger.operator.spec import Plain
-
-# From a configuration to the one line that says what is wrong in it; empty when nothing is.
-Check = Callable[[Mapping[str, Any]], str]
-
-
-def takes_all(_config: Mapping[str, Any]) -> str:
-    """Nothing is looked at."""
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,8 @@ class Facts:
     `namespace` is the operator's own, for GpuMonitors; `whatap_namespace` that of a WhatapAgent.
     `exporter_role` and `agent_role` are the chart's ClusterRoles of these, `agent_own_role` the one for what
     an agent reads in its own namespace. `check_agent` and `check_exporter` are the programs' own readers of
-    their configurations, which are not to be imported here.
+    what they are given, `exporter_restarts` the settings that a running exporter cannot change: these
+    programs are not to be imported here.
     """
 
     owner: Owner
@@ -58,6 +53,7 @@ class Facts:
     external_labels: Mapping[str, str] = field(default_factory=dict)
     check_agent: Check = takes_all
     check_exporter: Check = takes_all
+    exporter_restarts: frozenset[str] = frozenset()
 
     def of(self, owner: Owner) -> Facts:
         """The same for another resource."""
@@ -103,14 +99,7 @@ def read_facts(file: Path) -> Facts:
 
     Raises UsageError with one line that names the file and the key.
     """
-    import yaml
-
-    try:
-        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise UsageError(f"the configuration {file} is not YAML") from None
+    said = read_document(file) or {}
     problem = next(_SETTINGS.check(said, str(file)), None)
     if problem is not None:
         raise UsageError(str(problem))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.model.family import Family, FamilySpec, MetricType
+from gpuledger.model.family import Family, FamilySpec, MetricType, single
 
 if TYPE_CHECKING:
     # The catalogue of families is told without the packages of the operator, too.
@@ -92,8 +92,8 @@ class View:
 
 def tell(view: View) -> Iterator[Family]:
     """Every family, in the order of the catalogue."""
-    yield _one(BUILD, 1.0, __version__)
-    yield _one(LEADING, float(view.leading))
+    yield single(BUILD, 1.0, __version__)
+    yield single(LEADING, float(view.leading))
     served, conditions, objects = Family(SERVED), Family(CONDITION), Family(OBJECTS)
     for kind, is_served in view.served.items():
         served.add(float(is_served), kind)
@@ -109,16 +109,10 @@ def tell(view: View) -> Iterator[Family]:
     for result in ("success", "refused", "error"):
         reconciles.add(counts.reconciles[result], result)
     yield from (requests, reconciles)
-    yield _one(SECONDS, counts.reconcile_seconds)
-    yield _one(APPLIED, counts.applied)
-    yield _one(REPAIRED, counts.repaired)
-    yield _one(PRUNED, counts.pruned)
-    yield _one(STATUSES, counts.status_writes)
-    yield _one(EVENTS, counts.events)
-    yield _one(WATCHED, counts.watched)
-
-
-def _one(spec: FamilySpec, value: float, *labels: str) -> Family:
-    family = Family(spec)
-    family.add(value, *labels)
-    return family
+    yield single(SECONDS, counts.reconcile_seconds)
+    yield single(APPLIED, counts.applied)
+    yield single(REPAIRED, counts.repaired)
+    yield single(PRUNED, counts.pruned)
+    yield single(STATUSES, counts.status_writes)
+    yield single(EVENTS, counts.events)
+    yield single(WATCHED, counts.watched)

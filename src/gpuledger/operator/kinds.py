@@ -9,6 +9,7 @@ from typing import Final
 from gpuledger.operator.api import Json
 from gpuledger.operator.facts import Owner
 from gpuledger.operator.render.names import MANAGER, MONITOR, MONITOR_KIND
+from gpuledger.operator.spec import GPU_MONITOR, WHATAP_AGENT
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 # Of everything that the operator has made and of nothing else.
@@ -53,9 +54,9 @@ KINDS: Final = (
 )
 _BY_NAME: Final[Mapping[tuple[str, str], Kind]] = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
-# What users write, by API version and kind.
-GPU_MONITOR: Final = Kind("gpuledger.dev/v1alpha1", "GpuMonitor", "gpumonitors", namespaced=False)
-WHATAP_AGENT: Final = Kind("monitoring.whatap.com/v2alpha1", "WhatapAgent", "whatapagents", namespaced=False)
+# What users write.
+GPU_MONITORS: Final = Kind("gpuledger.dev/v1alpha1", GPU_MONITOR, "gpumonitors", namespaced=False)
+WHATAP_AGENTS: Final = Kind("monitoring.whatap.com/v2alpha1", WHATAP_AGENT, "whatapagents", namespaced=False)
 EVENT: Final = Kind("v1", "Event", "events")
 POD: Final = Kind("v1", "Pod", "pods")
 CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
@@ -94,6 +95,11 @@ def path_of(body: Json) -> str:
     """Where the object is."""
     metadata = body["metadata"]
     return kind_of(body).path(metadata.get("namespace") or "", metadata["name"])
+
+
+def resource_path(body: Json) -> str:
+    """Where a resource of a user is."""
+    return _RESOURCES[body["kind"]].path(name=body["metadata"]["name"])
 
 
 def uid_of(body: Json) -> str:
@@ -149,4 +155,5 @@ def _owners(body: Json) -> list[str]:
     ]
 
 
-_OWNERS: Final = {(kind.api_version, kind.kind) for kind in (GPU_MONITOR, WHATAP_AGENT)}
+_RESOURCES: Final = {kind.kind: kind for kind in (GPU_MONITORS, WHATAP_AGENTS)}
+_OWNERS: Final = {(kind.api_version, kind.kind) for kind in (GPU_MONITORS, WHATAP_AGENTS)}

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.operator.api import Json
-from gpuledger.operator.kinds import version_of
-from gpuledger.operator.overlap import overlaps
-from gpuledger.operator.pods import Deadline
+from gpuledger.operator.kinds import is_ending, uid_of, version_of
+from gpuledger.operator.last_good import Good, recalled, text_of
+from gpuledger.operator.overlap import Claim, overlaps
 from gpuledger.operator.reading import Read, read
 from gpuledger.operator.render.objects import Rendered
+from gpuledger.operator.rollout import Deadline
 from gpuledger.operator.spec import GpuMonitor
 from gpuledger.operator.status import Targets, Trouble
 
@@ -20,6 +21,7 @@ from gpuledger.operator.status import Targets, Trouble
 Render = Callable[[Json, GpuMonitor], Rendered]
 
 _DAY = 86_400.0
+_OUSTED = "its exporters were taken away meanwhile, as an older resource has them on the same nodes now"
 
 
 @dataclass(slots=True)
@@ -29,10 +31,10 @@ class Monitor:
     body: Json
     reading: Read
     deadline: Deadline
+    # What was applied last, all of it, by this process or the one before it.
+    good: Good | None
     # By the generation that it was made of; rendering is pure.
     rendered: tuple[int, Rendered] | None = None
-    # What was applied last, all of it, by this process; None while a part may be otherwise.
-    good: Rendered | None = None
     # Why what it asks for was not done, when that is not in the spec alone.
     trouble: Trouble | None = None
     targets: Targets | None = None
@@ -45,7 +47,7 @@ class Monitor:
     @property
     def uid(self) -> str:
         """What it is told by from others, of the same name before it too."""
-        return str(self.body["metadata"]["uid"])
+        return uid_of(self.body)
 
     @property
     def name(self) -> str:
@@ -53,9 +55,42 @@ class Monitor:
         return f"{self.body['kind']} {self.body['metadata']['name']}"
 
     @property
+    def key(self) -> str:
+        """As GpuMonitor.key."""
+        return f"{self.body['kind']}/{self.body['metadata']['name']}"
+
+    @property
     def generation(self) -> int:
         """Counts the changes of the spec."""
-        return int(self.body["metadata"].get("generation") or 0)
+        return _generation(self.body)
+
+    @property
+    def rendered_now(self) -> Rendered | None:
+        """What was made of the newest spec; None while nothing was, or when it cannot be."""
+        if self.rendered is None or self.rendered[0] != self.generation:
+            return None
+        return self.rendered[1]
+
+    @property
+    def claim(self) -> Claim:
+        """Whose nodes it is about: of what it asks for, if that can be, and of what may still run."""
+        rendered = self.rendered_now
+        possible = rendered is None or not rendered.problems
+        return Claim(
+            self.reading.monitor if possible else None, self.good.asked if self.good is not None else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is to be done for a resource: have `wanted`, or, for its `trouble`, keep what runs.
+
+    `ousted`: exporters of what runs would be on nodes of an older resource, so they are not to be kept.
+    """
+
+    wanted: Good | None
+    trouble: Trouble | None
+    ousted: bool
 
 
 class Monitors:
@@ -78,18 +113,18 @@ class Monitors:
 
     def take(self, body: Json) -> None:
         """This is how a resource is, or was a while ago."""
-        uid = str(body["metadata"]["uid"])
+        uid = uid_of(body)
         known = self._known.get(uid)
         if uid in self._gone:
             return
         if known is None:
-            self._known[uid] = Monitor(body, read(body), Deadline(self._deadline))
+            self._known[uid] = Monitor(body, read(body), Deadline(self._deadline), recalled(body))
         elif version_of(body) > version_of(known.body):
-            same = known.generation == int(body["metadata"].get("generation") or 0)
+            same = known.generation == _generation(body)
             known.body = body
             if not same:
                 known.reading = read(body)
-            elif known.body["metadata"].get("deletionTimestamp") is None:
+            elif not is_ending(body):
                 self._woken(uid)
                 return
         else:
@@ -99,14 +134,14 @@ class Monitors:
 
     def forget(self, body: Json) -> None:
         """It is gone."""
-        uid = str(body["metadata"]["uid"])
+        uid = uid_of(body)
         self._gone.add(uid)
         if self._known.pop(uid, None) is not None:
             self._wake_all()
 
     def settle(self, kind: str, listed: Sequence[Json], version: int) -> None:
         """These were all resources of a kind as of a version: others that are older are gone."""
-        uids = {str(body["metadata"]["uid"]) for body in listed}
+        uids = {uid_of(body) for body in listed}
         for one in self:
             if one.body["kind"] == kind and one.uid not in uids and version_of(one.body) <= version:
                 self.forget(one.body)
@@ -114,32 +149,52 @@ class Monitors:
             self.take(body)
 
     async def prepare(self, monitor: Monitor) -> None:
-        """Render what is asked for now, beside the loop: thousands of targets take seconds, and the Lease has
-        to be renewed meanwhile.
+        """Render what is asked for now, and what was applied last.
+
+        Beside the loop: thousands of targets take seconds, and the Lease has to be renewed meanwhile.
         """
-        while (asked := monitor.reading.monitor) is not None and not monitor.reading.problems:
-            if monitor.rendered is not None and monitor.rendered[0] == monitor.generation:
+        while True:
+            asked, good = monitor.reading.monitor, monitor.good
+            if asked is not None and monitor.rendered_now is None:
+                generation = monitor.generation
+                made = await asyncio.to_thread(self._render, monitor.body, asked)
+                monitor.rendered = (generation, made)
+                if made.problems:
+                    # What it asks for cannot be: it takes no nodes.
+                    self._wake_all()
+            elif good is not None and good.rendered is None:
+                same = good.text == text_of(monitor.body)
+                good.rendered = (monitor.rendered_now if same else None) or await asyncio.to_thread(
+                    self._render, monitor.body, good.asked
+                )
+            else:
+                # Nothing was waited for since this was seen.
                 return
-            generation = monitor.generation
-            monitor.rendered = (generation, await asyncio.to_thread(self._render, monitor.body, asked))
 
-    def judge(self, monitor: Monitor) -> tuple[Trouble | None, Rendered | None]:
-        """Why what the resource asks for cannot be had, and what it is, where that can be said."""
-        asked, problems = monitor.reading.monitor, monitor.reading.problems
-        if asked is None or problems:
-            return Trouble("InvalidSpec", tuple(map(str, problems))), None
-        if monitor.rendered is None or monitor.rendered[0] != monitor.generation:
-            monitor.rendered = (monitor.generation, self._render(monitor.body, asked))
-        rendered = monitor.rendered[1]
-        if rendered.problems:
-            return Trouble("InvalidSpec", tuple(map(str, rendered.problems))), rendered
-        if (message := overlaps(self._asked()).get(asked.key)) is not None:
-            return Trouble("Overlap", (message,)), rendered
-        return None, rendered
+    def judge(self, monitor: Monitor) -> Judgement:
+        """What is to be done for a resource that was prepared."""
+        both = overlaps(one.claim for one in self)
+        ousted = monitor.key in both.ousted
+        asked, rendered = monitor.reading.monitor, monitor.rendered_now
+        problems = monitor.reading.problems if rendered is None else rendered.problems
+        gone = (_OUSTED,) if ousted else ()
+        if asked is None or rendered is None or problems:
+            return Judgement(None, Trouble("InvalidSpec", (*map(str, problems), *gone)), ousted)
+        if (message := both.refused.get(monitor.key)) is not None:
+            return Judgement(None, Trouble("Overlap", (message, *gone)), ousted)
+        return Judgement(Good(text_of(monitor.body), asked, rendered), None, ousted)
 
-    def _asked(self) -> list[GpuMonitor]:
-        return [one.reading.monitor for one in self if one.reading.monitor is not None]
+    def applied(self, monitor: Monitor, good: Good) -> None:
+        """All of it is so now."""
+        before, monitor.good = monitor.good, good
+        if before is None or before.text != good.text:
+            # Nodes that it had may be another's now.
+            self._wake_all()
 
     def _wake_all(self) -> None:
         for uid in self._known:
             self._woken(uid)
+
+
+def _generation(body: Json) -> int:
+    return int(body["metadata"].get("generation") or 0)

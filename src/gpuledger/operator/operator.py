@@ -16,7 +16,7 @@ from gpuledger.operator.counts import Counts
 from gpuledger.operator.crds.definitions import foreign
 from gpuledger.operator.facts import Facts
 from gpuledger.operator.families import View
-from gpuledger.operator.kinds import DEFINITION, GPU_MONITOR, WHATAP_AGENT, Kind, as_owner
+from gpuledger.operator.kinds import DEFINITION, GPU_MONITORS, WHATAP_AGENTS, Kind, as_owner
 from gpuledger.operator.leader import Leader
 from gpuledger.operator.place import Place
 from gpuledger.operator.render.objects import Rendered, render
@@ -105,7 +105,7 @@ class Operator:
         """One term: until the Lease is lost, or `stop`."""
         kinds = await self._kinds()
         namespaces = [self._facts.namespace]
-        if WHATAP_AGENT in kinds:
+        if WHATAP_AGENTS in kinds:
             namespaces.append(self._facts.whatap_namespace)
         term = Term(
             self._api, self._place, kinds, namespaces, self._render, self._settings, self._clock, self.counts
@@ -121,7 +121,7 @@ class Operator:
 
     async def _kinds(self) -> list[Kind]:
         """The kinds of resources that are ours to serve. Raises GpuledgerError when there is none."""
-        wanted = [GPU_MONITOR, *([WHATAP_AGENT] if self._settings.whatap_compat else [])]
+        wanted = [GPU_MONITORS, *([WHATAP_AGENTS] if self._settings.whatap_compat else [])]
         self._served = {kind.kind: await self._is_ours(kind) for kind in wanted}
         served = [kind for kind in wanted if self._served[kind.kind]]
         if not served:

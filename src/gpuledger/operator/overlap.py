@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import inf
 from typing import Final
@@ -16,26 +17,75 @@ Term = Mapping[str, tuple[Plain, ...]]
 _FIELD: Final = "field:"
 
 
-def overlaps(monitors: Sequence[GpuMonitor]) -> dict[str, str]:
-    """By GpuMonitor.key, of each later one, by age, that may choose a node of an earlier one: why it may not.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One resource: what it asks for, and what was applied last; None for what cannot be, and for nothing."""
 
-    One that is refused takes no nodes, so it refuses no other.
+    asked: GpuMonitor | None
+    running: GpuMonitor | None = None
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """The older is the less; two of one second go by their names."""
+        one = self.asked or self.running
+        return ("", "") if one is None else (one.created, one.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """By GpuMonitor.key: `refused`, why what is asked for cannot be; `ousted`, what runs and must not."""
+
+    refused: dict[str, str] = field(default_factory=dict)
+    ousted: set[str] = field(default_factory=set)
+
+
+def overlaps(claims: Iterable[Claim]) -> Overlaps:
+    """Which exporters may choose nodes of an older resource's.
+
+    What is asked for gives way to all that older resources ask for or have, what runs to what runs alone: an
+    older one that is itself refused, by us or by the API server, ousts nobody. What is refused or ousted
+    takes no nodes.
     """
-    taken: list[tuple[GpuMonitor, tuple[Term, ...]]] = []
-    found: dict[str, str] = {}
-    for monitor in sorted(monitors, key=lambda one: (one.created, one.key)):
-        if not monitor.exporter.enabled:
-            continue
-        terms = _terms(monitor)
-        other = next((one for one, theirs in taken if _meet(terms, theirs)), None)
-        if other is None:
-            taken.append((monitor, terms))
-        else:
-            found[monitor.key] = (
-                f"may choose the same nodes as {other.kind} {other.name}, which is older; set "
-                f"{monitor.exporter_path}.nodeSelector in both, with different values of one label"
-            )
+    asked: list[_Taken] = []
+    running: list[_Taken] = []
+    found = Overlaps()
+    for claim in sorted(claims, key=lambda one: one.age):
+        before = tuple(asked)
+        if (mine := _nodes(claim.running)) is not None:
+            if _other(mine, running) is None:
+                running.append(mine)
+                asked.append(mine)
+            else:
+                found.ousted.add(mine.monitor.key)
+        if (mine := _nodes(claim.asked)) is not None:
+            if (other := _other(mine, before)) is None:
+                asked.append(mine)
+            else:
+                found.refused[mine.monitor.key] = (
+                    f"may choose the same nodes as {other.kind} {other.name}, which is older; set "
+                    f"{mine.monitor.exporter_path}.nodeSelector in both, with different values of one label"
+                )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Nodes by the alternatives of which one must hold, and whose they are."""
+
+    monitor: GpuMonitor
+    terms: tuple[Term, ...]
+
+
+def _nodes(monitor: GpuMonitor | None) -> _Taken | None:
+    """None where there are no exporters."""
+    if monitor is None or not monitor.exporter.enabled:
+        return None
+    return _Taken(monitor, _terms(monitor))
+
+
+def _other(mine: _Taken, taken: Iterable[_Taken]) -> GpuMonitor | None:
+    """Who has a node of these already."""
+    return next((one.monitor for one in taken if _meet(mine.terms, one.terms)), None)
 
 
 def _terms(monitor: GpuMonitor) -> tuple[Term, ...]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from gpuledger.operator.facts import Facts, Owner
 from gpuledger.operator.problem import Problem
-from gpuledger.operator.render.names import OWN_LABELS
+from gpuledger.operator.render.names import ENGINE, naming_of
 from gpuledger.operator.schema.gpu_monitor import METADATA_NAME, SPEC
 from gpuledger.operator.sections import agent_of, exporter_of, mappings
-from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.translate import WHATAP_AGENT, read_whatap_agent
-
-GPU_MONITOR: Final = "GpuMonitor"
+from gpuledger.operator.spec import GPU_MONITOR, WHATAP_AGENT, GpuMonitor
+from gpuledger.operator.translate import NODE_AGENT, read_whatap_agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ def read(resource: Mapping[str, Any]) -> Read:
     spec = {} if resource.get("spec") is None else resource.get("spec")
     if kind == WHATAP_AGENT:
         monitor, problems, ignored = read_whatap_agent(name, created, spec)
+        if monitor is not None:
+            ignored += _own_labels(monitor, NODE_AGENT)
         return Read(monitor, tuple(problems), tuple(ignored))
     if kind != GPU_MONITOR:
         return Read(None, (Problem("kind", f"{GPU_MONITOR} or {WHATAP_AGENT} is wanted"),))
@@ -50,15 +51,17 @@ def read(resource: Mapping[str, Any]) -> Read:
         agent_of(spec.get("agent") or {}),
         mappings(spec.get("imagePullSecrets")),
     )
-    return Read(monitor, ignored=tuple(_ignored(monitor)))
+    return Read(monitor, ignored=tuple(_own_labels(monitor, monitor.exporter_path)))
 
 
-def _ignored(monitor: GpuMonitor) -> Iterator[Problem]:
+def _own_labels(monitor: GpuMonitor, exporter_path: str) -> Iterator[Problem]:
+    """Labels of pods that the operator sets otherwise."""
+    naming = naming_of(monitor, Facts(Owner("", monitor.kind, monitor.name, "")))
     parts = (
-        (monitor.exporter_path, monitor.exporter.pods),
-        (monitor.agent_path, monitor.agent.pods),
+        (exporter_path, monitor.exporter.pods, naming.labels("exporter")),
+        (monitor.agent_path, monitor.agent.pods, {**naming.labels("agent"), ENGINE: monitor.agent.engine}),
     )
-    for path, pods in parts:
-        for name in OWN_LABELS:
-            if name in pods.labels:
+    for path, pods, own in parts:
+        for name in own:
+            if name in pods.labels and pods.labels[name] != own[name]:
                 yield Problem(f"{path}.podLabels.{name}", "is the operator's own: by it pods are found")

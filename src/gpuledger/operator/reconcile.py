@@ -12,39 +12,34 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.source import Clock
 from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.apply import Applier, Outcome, Rejected
 from gpuledger.operator.conditions import joined
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
-from gpuledger.operator.kinds import GPU_MONITOR, WHATAP_AGENT, Key
+from gpuledger.operator.kinds import Key, is_ending, resource_path
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.owned import Owned
-from gpuledger.operator.pods import pods_of
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.status import Standing, Trouble, is_same, is_urgent, status_of
+from gpuledger.operator.status import Trouble
+from gpuledger.operator.telling import Teller
 
 log = logging.getLogger("gpuledger.operator")
 
 FINALIZER: Final = "gpuledger.dev/operator"
-# Events come in bursts: so long after the first of them is looked.
-BURST: Final = 0.2
+# Seconds between tries.
 _LONGEST_PAUSE: Final = 60.0
+_STATUS_PAUSE: Final = 6.0
 # So many repairs a minute are made at once; who goes on changing our fields waits for longer and longer.
 _FREE_REPAIRS: Final = 5
 _MINUTE: Final = 60.0
 # What may pass by itself is told only when it has not, so many times in a row.
 _FREE_FAILURES: Final = 2
-_KINDS: Final = {kind.kind: kind for kind in (GPU_MONITOR, WHATAP_AGENT)}
 
 
 class Reconciler:
-    """Works on one resource after the other, for as long as `run` runs.
-
-    Conditions that turn are written at once, mere numbers every `status_interval` seconds at most.
-    """
+    """Works on one resource after the other, for as long as `run` runs."""
 
     def __init__(
         self,
@@ -53,21 +48,18 @@ class Reconciler:
         owned: Owned,
         applier: Applier,
         events: Events,
+        teller: Teller,
         due: Due,
-        clock: Clock,
         counts: Counts,
-        *,
-        status_interval: float,
     ) -> None:
         self._api = api
         self._monitors = monitors
         self._owned = owned
         self._applier = applier
         self._events = events
+        self._teller = teller
         self._due = due
-        self._clock = clock
         self._counts = counts
-        self._status_interval = status_interval
 
     async def run(self) -> None:
         """Look at what is due, until cancelled."""
@@ -90,50 +82,59 @@ class Reconciler:
             self._counts.reconciles["refused" if monitor.trouble else "success"] += 1
         except GpuledgerError as error:
             log.warning("%s: %s", monitor.name, error)
+            self._counts.reconciles["error"] += 1
             after = self._failed(monitor, Trouble("ApplyFailed", (str(error),)))
-            if _passes(error) and monitor.failures <= _FREE_FAILURES:
+            if _may_pass(error) and monitor.failures <= _FREE_FAILURES:
                 return after
         except Exception as error:
+            self._counts.reconciles["error"] += 1
             after = self._failed(monitor, Trouble("InternalError", (f"{type(error).__name__}: {error}",)))
             log.exception("%s could not be worked on", monitor.name)
-        if self._monitors.get(monitor.uid) is None or _is_ending(monitor):
+        if self._is_gone(monitor) or is_ending(monitor.body):
             return after
         try:
-            told = await self._tell(monitor)
+            told = await self._teller.tell(monitor)
         except GpuledgerError as error:
             log.warning("%s: its status could not be written: %s", monitor.name, error)
-            told = _LONGEST_PAUSE / 10
+            told = _STATUS_PAUSE
         return min((one for one in (after, told) if one is not None), default=None)
 
     async def _bring(self, monitor: Monitor) -> float | None:
-        if not _is_ending(monitor):
+        if not is_ending(monitor.body):
             await self._monitors.prepare(monitor)
-        if self._monitors.get(monitor.uid) is None:
+        if self._is_gone(monitor):
             return None
-        if _is_ending(monitor):
+        if is_ending(monitor.body):
             await self._end(monitor)
             return None
-        trouble, rendered = self._monitors.judge(monitor)
-        if trouble is not None or rendered is None:
-            monitor.trouble, monitor.failures = trouble, 0
-            return await self._keep(monitor)
+        judged = self._monitors.judge(monitor)
+        if judged.wanted is None or judged.wanted.rendered is None:
+            monitor.trouble, monitor.failures = judged.trouble, 0
+            return await self._keep(monitor, judged.ousted)
         await self._hold(monitor)
+        if self._is_gone(monitor):
+            return None
         try:
-            pause = await self._converge(monitor, rendered)
+            pause = await self._converge(monitor, judged.wanted.rendered)
         except Rejected as error:
             after = self._failed(monitor, Trouble("Rejected", (str(error),)))
-            kept = await self._keep(monitor)
+            kept = await self._keep(monitor, judged.ousted)
             return after if kept is None else min(after, kept)
         if pause is None:
             monitor.trouble, monitor.failures = None, 0
+            self._monitors.applied(monitor, judged.wanted)
         return pause
 
-    async def _keep(self, monitor: Monitor) -> float | None:
+    def _is_gone(self, monitor: Monitor) -> bool:
+        return self._monitors.get(monitor.uid) is None
+
+    async def _keep(self, monitor: Monitor, ousted: bool) -> float | None:
         """What was made of the last good spec stays as it is: what somebody changes in it is set right."""
-        if monitor.good is None:
+        kept = None if monitor.good is None else monitor.good.rendered
+        if kept is None or kept.problems:
             return None
         try:
-            return await self._converge(monitor, monitor.good)
+            return await self._converge(monitor, kept.without_exporters() if ousted else kept)
         except Rejected as error:
             log.warning("%s: what was applied last cannot be kept so: %s", monitor.name, error)
             return _LONGEST_PAUSE
@@ -143,16 +144,7 @@ class Reconciler:
         wanted = [dict(body) for body in rendered.objects]
         if (pause := self._repair_pause(monitor, wanted)) > 0:
             return pause
-        good, monitor.good = monitor.good, None
-        try:
-            outcome = await self._applier.converge(
-                monitor.uid, wanted, [dict(body) for body in rendered.seeds]
-            )
-        except Rejected:
-            # Nothing was changed.
-            monitor.good = good
-            raise
-        monitor.good = rendered
+        outcome = await self._applier.converge(monitor.uid, wanted, [dict(body) for body in rendered.seeds])
         await self._report(monitor, outcome)
         return None
 
@@ -175,11 +167,12 @@ class Reconciler:
         version = monitor.body["metadata"]["resourceVersion"]
         patch: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         try:
-            self._monitors.take(await self._api.merge(_path(monitor), patch))
+            self._monitors.take(await self._api.merge(resource_path(monitor.body), patch))
         except Refused as error:
-            # Gone already: nothing holds it, and nothing has to.
             if error.status != 404:
                 raise
+            # Nothing holds it, and nothing has to.
+            self._monitors.forget(monitor.body)
 
     async def _report(self, monitor: Monitor, outcome: Outcome) -> None:
         now = asyncio.get_running_loop().time()
@@ -205,62 +198,13 @@ class Reconciler:
         """Seconds after which to try again."""
         monitor.trouble = trouble
         monitor.failures += 1
-        self._counts.reconciles["refused" if trouble.reason == "Rejected" else "error"] += 1
         return min(2.0 ** (monitor.failures - 1), _LONGEST_PAUSE)
-
-    async def _tell(self, monitor: Monitor) -> float | None:
-        """Write the status if it is not so already; seconds until it may be, or has to be looked at again."""
-        now = asyncio.get_running_loop().time()
-        standing, stalls = self._standing(monitor, now)
-        before = monitor.body.get("status") or {}
-        status = status_of(standing, before, self._clock.unix())
-        if is_same(status, before):
-            return stalls
-        if not is_urgent(status, before) and (left := monitor.written + self._status_interval - now) > 0:
-            return left
-        monitor.written = now
-        self._monitors.take(await self._api.merge(f"{_path(monitor)}/status", {"status": status}))
-        self._counts.status_writes += 1
-        if standing.trouble is not None:
-            await self._events.post(monitor.body, "Warning", standing.trouble.reason, str(standing.trouble))
-        return stalls
-
-    def _standing(self, monitor: Monitor, now: float) -> tuple[Standing, float | None]:
-        """How it stands, and seconds until missing pods count as stalled."""
-        made = dict(self._owned.of(monitor.uid))
-        exporters, agents = (
-            pods_of(body for key, body in made.items() if key.kind == kind)
-            for kind in ("DaemonSet", "StatefulSet")
-        )
-        left = monitor.deadline.look((exporters, agents), monitor.generation, now)
-        rendered = monitor.rendered[1] if monitor.rendered else None
-        standing = Standing(
-            monitor.generation,
-            monitor.trouble,
-            tuple(map(str, monitor.reading.ignored)),
-            rendered.receiver_missing if rendered is not None else None,
-            exporters,
-            agents,
-            monitor.targets if agents is not None else None,
-            made=bool(made),
-            stalled=left == 0.0,
-        )
-        # A moment later than that, so that rounding does not make it look too early.
-        return standing, left + BURST if left else None
 
 
 def _listed(what: str, keys: list[Key]) -> str:
     return f"{what}: {joined(map(str, keys))}. " if keys else ""
 
 
-def _passes(error: GpuledgerError) -> bool:
+def _may_pass(error: GpuledgerError) -> bool:
     """Whether it may well go the next time: the server is away, or somebody wrote at the same time."""
     return not isinstance(error, Refused) or error.status in (409, 429) or error.status >= 500
-
-
-def _is_ending(monitor: Monitor) -> bool:
-    return bool(monitor.body["metadata"].get("deletionTimestamp"))
-
-
-def _path(monitor: Monitor) -> str:
-    return _KINDS[monitor.body["kind"]].path(name=monitor.body["metadata"]["name"])

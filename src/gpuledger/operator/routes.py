@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuledger.exposition.negotiation import choose_format
 from gpuledger.operator.families import View, tell
-from gpuledger.outputs.health import HEALTHY, READY
-from gpuledger.outputs.routes import Request, Response, Routes, plain
+from gpuledger.outputs.health import probes
+from gpuledger.outputs.metrics_page import metrics_page
+from gpuledger.outputs.routes import Hosts, Routes
 
 
-def routes_of(view: Callable[[], View]) -> Routes:
-    """The metrics and the probes. An operator that waits for its turn is well and ready, too."""
-
-    def metrics(request: Request) -> Response:
-        form = choose_format(request.headers.get("accept", ""))
-        return Response(200, form.encode(tell(view())), form.content_type, (("Vary", "Accept"),))
-
-    def well(_: Request) -> Response:
-        return plain("OK")
-
-    return Routes({"/metrics": metrics, HEALTHY: well, READY: well})
+def routes_of(view: Callable[[], View], hosts: Hosts | None = None) -> Routes:
+    """The metrics and the probes, under these names. An operator that waits for its turn is well and ready,
+    too.
+    """
+    return Routes({"/metrics": metrics_page(lambda: tell(view())), **probes(lambda: "")}, hosts=hosts)

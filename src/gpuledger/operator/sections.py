@@ -66,9 +66,9 @@ _PODS: Final = {
 }
 
 
-def pods_of(said: Plain, names: Mapping[str, tuple[str, Callable[[Any], Any]]] | None = None) -> Pods:
+def pods_of(said: Plain) -> Pods:
     """What is said of pods."""
-    return made(Pods, said, _PODS if names is None else names)
+    return made(Pods, said, _PODS)
 
 
 def _gpu_access(said: Plain) -> GpuAccess:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, duration, setting, text
 from gpuledger.outputs.addresses import Address, as_address
-from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, own_namespace
+from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, own_namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+# The kinds of resources that users write.
+GPU_MONITOR: Final = "GpuMonitor"
+WHATAP_AGENT: Final = "WhatapAgent"
 
 # A part of a resource in Kubernetes' own words. Nobody changes it.
 Plain = Mapping[str, Any]
@@ -185,6 +189,11 @@ class GpuMonitor:
     image_pull_secrets: tuple[Plain, ...] = ()
     agent_path: str = "spec.agent"
     exporter_path: str = "spec.exporter"
+
+    @property
+    def env_key(self) -> str:
+        """What variables of its pods are called in it."""
+        return "env" if self.kind == GPU_MONITOR else "envs"
 
     @property
     def key(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuledger.operator.api import Json
-from gpuledger.operator.conditions import Condition, joined, told
-from gpuledger.operator.pods import Pods
+from gpuledger.operator.conditions import Condition, condition_list, joined
+from gpuledger.operator.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +39,35 @@ class Standing:
     trouble: Trouble | None = None
     ignored: tuple[str, ...] = ()
     receiver_missing: bool | None = None
-    exporters: Pods | None = None
-    agents: Pods | None = None
+    exporters: Rollout | None = None
+    agents: Rollout | None = None
     targets: Targets | None = None
-    # Something is there, of this spec or of one before.
-    made: bool = False
     # Pods are missing, and nothing has become better for the whole deadline.
     stalled: bool = False
+    # The specification that was applied last, all of it, as a text.
+    applied: str | None = None
 
 
 def status_of(standing: Standing, before: Mapping[str, object], unix: float) -> Json:
     """The status as it is to be; what is absent in it is None."""
     exporters, targets = standing.exporters, standing.targets
-    error = str(standing.trouble) if standing.trouble else targets.error if targets else ""
+    error = str(standing.trouble) if standing.trouble else joined((targets.error,)) if targets else ""
     conditions = list(_conditions(standing))
     return {
         "observedGeneration": standing.generation,
-        "conditions": told(conditions, standing.generation, before.get("conditions"), unix),
+        "conditions": condition_list(conditions, standing.generation, before.get("conditions"), unix),
         "gpuNodes": exporters.wanted if exporters and exporters.seen else None,
         "exportersReady": exporters.ready if exporters and exporters.seen else None,
         "targetsFound": targets.found if targets else None,
         "targetsUp": targets.up if targets else None,
         "lastError": error or None,
+        "appliedSpec": standing.applied,
     }
 
 
-def is_same(status: Json, before: Mapping[str, object]) -> bool:
-    """Whether nothing has to be written."""
-    return all(before.get(key) == value for key, value in status.items())
+def changes(status: Json, before: Mapping[str, object]) -> Json:
+    """What of it has to be written, as a merge patch of the status before; empty when nothing has."""
+    return {key: value for key, value in status.items() if before.get(key) != value}
 
 
 def is_urgent(status: Json, before: Mapping[str, object]) -> bool:
@@ -88,7 +89,9 @@ def _conditions(standing: Standing) -> Iterator[Condition]:
     yield _progressing(standing)
     yield _degraded(standing)
     if standing.receiver_missing is None:
-        yield Condition("ReceiverMissing", "Unknown", "SpecRefused")
+        yield Condition(
+            "ReceiverMissing", "Unknown", "SpecRefused", "what is asked for cannot be read: see Degraded"
+        )
     elif standing.receiver_missing:
         yield Condition(
             "ReceiverMissing",
@@ -107,8 +110,8 @@ def _conditions(standing: Standing) -> Iterator[Condition]:
 
 def _available(standing: Standing) -> Condition:
     exporters, agents = standing.exporters, standing.agents
-    if not standing.made:
-        return Condition("Available", "False", "NothingMade", "nothing of what is asked for was made yet")
+    if not _pods(standing):
+        return Condition("Available", "False", "NothingMade", "neither exporters nor agents were made")
     if not all(pods.seen for pods in _pods(standing)):
         return Condition("Available", "False", "Starting", "no controller has begun with it yet")
     if exporters and exporters.wanted and not exporters.ready:
@@ -120,7 +123,8 @@ def _available(standing: Standing) -> Condition:
 
 def _progressing(standing: Standing) -> Condition:
     if standing.trouble:
-        return Condition("Progressing", "False", "Halted", "what ran before goes on" if standing.made else "")
+        goes_on = "what ran before goes on" if _pods(standing) else "nothing runs"
+        return Condition("Progressing", "False", "Halted", goes_on)
     if all(pods.complete for pods in _pods(standing)):
         return Condition("Progressing", "False", "Complete", _progress(standing))
     if standing.stalled:
@@ -142,8 +146,9 @@ def _degraded(standing: Standing) -> Condition:
     return Condition("Degraded", "False", "AsWanted")
 
 
-def _pods(standing: Standing) -> Iterable[Pods]:
-    return (pods for pods in (standing.exporters, standing.agents) if pods is not None)
+def _pods(standing: Standing) -> list[Rollout]:
+    """Of what there is, of this spec or of one before."""
+    return [pods for pods in (standing.exporters, standing.agents) if pods is not None]
 
 
 def _progress(standing: Standing) -> str:

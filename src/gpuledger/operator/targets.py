@@ -16,22 +16,24 @@ from gpuledger.operator.api import Api, Json
 from gpuledger.operator.kinds import POD
 from gpuledger.operator.render.names import ENGINE
 from gpuledger.operator.status import Targets
+from gpuledger.outputs.addresses import Address
 
 # The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
 Fetch = Callable[[str], Awaitable[bytes]]
 
-_PORTS: Final = ("http", "metrics", "web")
 _AT_ONCE: Final = 8
 _LONGEST: Final = 64 << 20
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
 # Both engines have it; of `gpuledger agent` it is asked only when a target is down.
 _ACTIVE: Final = "/api/v1/targets?state=active"
-_TARGETS: Final = re.compile(rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} (\S+)$', re.MULTILINE)
+_TARGETS: Final = re.compile(
+    rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} ([0-9]{1,9})(?:[.]0)?$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """The pods of one StatefulSet."""
+    """The pods of one StatefulSet. `version` is another one whenever any of them comes or goes."""
 
     namespace: str
     name: str
@@ -39,6 +41,7 @@ class Agents:
     port: int
     # A Prometheus in agent mode, not `gpuledger agent`.
     prometheus: bool = False
+    version: str = ""
 
     @property
     def pods(self) -> list[str]:
@@ -50,25 +53,28 @@ def agents_of(body: Json) -> Agents:
     """What a StatefulSet runs."""
     containers = body["spec"]["template"]["spec"]["containers"]
     ports = {port.get("name"): port["containerPort"] for one in containers for port in one.get("ports") or ()}
-    named = (ports[name] for name in _PORTS if name in ports)
     status = body.get("status") or {}
     return Agents(
         body["metadata"]["namespace"],
         body["metadata"]["name"],
         # While none is ready, none is asked.
         int(status.get("replicas") or 0) if status.get("readyReplicas") else 0,
-        next(named, next(iter(ports.values()), 9401)),
+        ports.get("metrics", 9401),
         prometheus=(body["metadata"].get("labels") or {}).get(ENGINE) == "prometheus",
+        version=str(body["metadata"].get("resourceVersion") or ""),
     )
 
 
 class TargetCounter:
-    """Asks agents. Where a pod is the API server is asked once, and again when the pod does not answer."""
+    """Asks agents. Where a pod is the API server is asked once, and again when the pod does not answer or its
+    set has changed: its address may be that of another agent then, which would answer.
+    """
 
     def __init__(self, api: Api, fetch: Fetch) -> None:
         self._api = api
         self._fetch = fetch
-        self._addresses: dict[tuple[str, str], str] = {}
+        # By namespace and pod: the set's version at that time, and the address.
+        self._addresses: dict[tuple[str, str], tuple[str, str]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def count(self, agents: Iterable[Agents]) -> Targets | None:
@@ -91,10 +97,10 @@ class TargetCounter:
         """What one agent says, or why it says nothing."""
         async with self._slots:
             try:
-                address = await self._address(agents.namespace, pod)
+                address = await self._address(agents, pod)
                 if not address:
                     return f"{pod} has no address yet"
-                page = f"http://{_bracketed(address)}:{agents.port}"
+                page = f"http://{Address(address, agents.port)}"
                 if agents.prometheus:
                     return read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
                 told = read_agent(await self._fetch(f"{page}/metrics"))
@@ -111,13 +117,12 @@ class TargetCounter:
             return ""
         return found.error if isinstance(found, Targets) else ""
 
-    async def _address(self, namespace: str, pod: str) -> str:
-        known = self._addresses.get((namespace, pod))
-        if known is None:
-            status = (await self._api.get(POD.path(namespace, pod))).get("status") or {}
+    async def _address(self, agents: Agents, pod: str) -> str:
+        version, known = self._addresses.get((agents.namespace, pod), ("", ""))
+        if not known or version != agents.version:
+            status = (await self._api.get(POD.path(agents.namespace, pod))).get("status") or {}
             known = str(status.get("podIP") or "")
-            if known:
-                self._addresses[namespace, pod] = known
+            self._addresses[agents.namespace, pod] = (agents.version, known)
         return known
 
 
@@ -127,7 +132,7 @@ def read_agent(body: bytes) -> Targets:
     for state, value in _TARGETS.findall(body):
         word = state.decode()
         if word in states:
-            states[word] += int(float(value))
+            states[word] += int(value)
     return Targets(sum(states.values()), states["up"], states["down"])
 
 
@@ -137,7 +142,7 @@ def read_prometheus(body: bytes) -> Targets | str:
         active = json.loads(body)["data"]["activeTargets"]
         health = [str(one["health"]) for one in active]
         errors = [_error(one) for one in active if one.get("lastError")]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "the agent's answer is not Prometheus's"
     return Targets(len(health), health.count("up"), health.count("down"), errors[0] if errors else "")
 
@@ -163,7 +168,3 @@ async def fetch_page(url: str) -> bytes:
             if len(body) > _LONGEST:
                 raise aiohttp.ClientError("a page without an end")
         return bytes(body)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.operator.api import Api, Json
-from gpuledger.operator.apply import Applier, list_all
+from gpuledger.operator.apply import Applier
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.due import Due
 from gpuledger.operator.events import Events
 from gpuledger.operator.kinds import KINDS, Kind
+from gpuledger.operator.listing import list_all, list_made
 from gpuledger.operator.monitors import Monitors, Render
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.place import Place
-from gpuledger.operator.reconcile import BURST, Reconciler
+from gpuledger.operator.reconcile import Reconciler
 from gpuledger.operator.settings import OperatorSettings
 from gpuledger.operator.targets import Fetch, TargetCounter, agents_of
+from gpuledger.operator.telling import Teller
 from gpuledger.operator.watching import Watch, Watched
 
 log = logging.getLogger("gpuledger.operator")
+
+# Seconds: changes come in bursts, and so long after the first of them is looked.
+_BURST: Final = 0.2
 
 
 class Term:
@@ -41,6 +47,7 @@ class Term:
     ) -> None:
         self._api = api
         self._kinds = kinds
+        self._namespaces = namespaces
         self._settings = settings
         self._counts = counts
         self._due = Due()
@@ -48,9 +55,9 @@ class Term:
         self.monitors = Monitors(render, settings.progress_deadline, self._wake)
         self._applier = Applier(api, self.owned, namespaces, counts)
         events = Events(api, place.identity, clock, counts)
+        teller = Teller(api, self.monitors, self.owned, events, clock, counts, settings.status_interval)
         self._reconciler = Reconciler(
-            *(api, self.monitors, self.owned, self._applier, events, self._due, clock, counts),
-            status_interval=settings.status_interval,
+            api, self.monitors, self.owned, self._applier, events, teller, self._due, counts
         )
         self._watch = Watch(place.access, Watched(kinds, namespaces), self._take_resource, self._take_made)
 
@@ -110,7 +117,7 @@ class Term:
     async def _list(self) -> None:
         self._applier.look_again()
         for kind in KINDS:
-            made = await self._applier.list_kind(kind)
+            made = await list_made(self._api, kind, self._namespaces)
             self.owned.settle(kind.kind, made.bodies, made.version)
         for kind in self._kinds:
             found = await list_all(self._api, kind)
@@ -137,7 +144,7 @@ class Term:
         (self.owned.forget if deleted else self.owned.take)(body)
 
     def _wake(self, uid: str) -> None:
-        self._due.wake(uid, BURST)
+        self._due.wake(uid, _BURST)
 
 
 async def _wait(stop: asyncio.Event) -> None:

@@ -11,10 +11,19 @@ from gpuledger.operator.problem import Problem
 from gpuledger.operator.schema.nodes import unheeded
 from gpuledger.operator.schema.whatap_agent import WHATAP_NAME, WHATAP_SPEC
 from gpuledger.operator.sections import AGENT, made, mappings, pods_of
-from gpuledger.operator.spec import Agent, AutoTarget, Exporter, GpuMonitor, Plain, Pods, Service
+from gpuledger.operator.spec import (
+    WHATAP_AGENT,
+    Agent,
+    AutoTarget,
+    Exporter,
+    GpuMonitor,
+    Plain,
+    Pods,
+    Service,
+)
 
-WHATAP_AGENT: Final = "WhatapAgent"
 _OPEN_AGENT: Final = "spec.features.openAgent"
+NODE_AGENT: Final = "spec.features.k8sAgent.nodeAgent"
 _GPU_MONITORING: Final = "spec.features.k8sAgent.gpuMonitoring"
 
 # GPUs of a control plane are monitored, too: its own operator has always tolerated these.

@@ -28,8 +28,8 @@ _WATCH_SECONDS: Final = 300
 _CONNECT_SECONDS: Final = 10.0
 _PAGE: Final = 500
 
-# Told of an object and whether it was deleted.
-Told = Callable[[Json, bool], None]
+# Takes an object, and whether it was deleted.
+Take = Callable[[Json, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Watched:
 class Watch:
     """Watches until `stop`. Within one event loop, one at a time."""
 
-    def __init__(self, access: Access, watched: Watched, resource: Told, made: Told) -> None:
+    def __init__(self, access: Access, watched: Watched, resource: Take, made: Take) -> None:
         self._watched = watched
         self._registry = _registry(access, watched, resource, made)
         self._stop = asyncio.Event()
@@ -98,24 +98,24 @@ def _selector(kind: Kind) -> Any:
     return (kind.group, kind.version, kind.plural) if kind.group else (kind.version, kind.plural)
 
 
-def _registry(access: Access, watched: Watched, resource: Told, made: Told) -> kopf.OperatorRegistry:
+def _registry(access: Access, watched: Watched, resource: Take, made: Take) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     async def login(**_: object) -> kopf.ConnectionInfo:
         return _connection(access)
 
     kopf.on.login(registry=registry)(login)
-    for kinds, told in ((watched.resources, resource), (KINDS, made)):
+    for kinds, take in ((watched.resources, resource), (KINDS, made)):
         for kind in kinds:
-            kopf.on.event(*_selector(kind), registry=registry)(_handler(kind, told))
+            kopf.on.event(*_selector(kind), registry=registry)(_handler(kind, take))
     return registry
 
 
-def _handler(kind: Kind, told: Told) -> Callable[..., Any]:
+def _handler(kind: Kind, take: Take) -> Callable[..., Any]:
     async def handle(event: Json, **_: object) -> None:
         # Items of a list do not say what they are.
         body = {"apiVersion": kind.api_version, "kind": kind.kind, **event["object"]}
-        told(body, event["type"] == "DELETED")
+        take(body, event["type"] == "DELETED")
 
     handle.__name__ = f"take_{kind.plural}"
     return handle

@@ -8,13 +8,13 @@ cannot do so under an address, nor under `localhost`, nor under a name that is n
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from gpuledger.model.settings import Reload, setting, text, words
 from gpuledger.outputs.addresses import Address
+from gpuledger.outputs.hosts import is_address, is_loopback
 
 ANY: Final = "*"
 
@@ -71,19 +71,12 @@ def allowed_hosts(names: tuple[str, ...], listening: Address) -> AllowedHosts | 
 
     Who listens on a loopback address means this machine alone, so there names must be given.
     """
-    if ANY in names or not (names or _is_loopback(listening.host)):
+    if ANY in names or not (names or is_loopback(listening.host)):
         return None
     return AllowedHosts(names)
 
 
-def _is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or (host.startswith("127.") and _is_address(host))
-
-
 def _is_address(host: str) -> bool:
-    bracketed = host.startswith("[") and host.endswith("]")
-    try:
-        socket.inet_pton(socket.AF_INET6 if bracketed else socket.AF_INET, host[1:-1] if bracketed else host)
-    except (OSError, ValueError):
-        return False
-    return True
+    """As the authority of a URL has it: IPv6 in brackets, and nothing else in them."""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return (":" in bare) is (bare != host) and is_address(bare)

@@ -22,22 +22,30 @@ HEALTH = "/health"
 PROBES: Final = frozenset({HEALTHY, READY, HEALTH})
 
 
-def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
-    """The three paths, answered from the Page that `current` gives."""
+def probes(unready: Callable[[], str]) -> dict[str, Handler]:
+    """Well for as long as it answers; ready once `unready` has nothing to say of what was not tried yet."""
 
     def healthy(_: Request) -> Response:
         return plain("OK")
 
     def ready(_: Request) -> Response:
+        missing = unready()
+        return plain(f"NOT READY: {missing}", 503, (("Retry-After", "1"),)) if missing else plain("OK")
+
+    return {HEALTHY: healthy, READY: ready}
+
+
+def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
+    """The three paths, answered from the Page that `current` gives."""
+
+    def unready() -> str:
         health = current().health
-        if health.tried:
-            return plain("OK")
-        return plain(f"NOT READY: {health.status}", 503, (("Retry-After", "1"),))
+        return "" if health.tried else health.status
 
     def health(_: Request) -> Response:
         return plain(describe(current()))
 
-    return {HEALTHY: healthy, READY: ready, HEALTH: health}
+    return {**probes(unready), HEALTH: health}
 
 
 def describe(page: Page) -> str:

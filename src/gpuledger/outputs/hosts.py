@@ -1,4 +1,4 @@
-"""The host of a URL, as a client names it to the server and looks it up."""
+"""What a host is, of a URL or in a Host header: an address or a name, and how it is told and looked up."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def host_field(netloc: str) -> str:
     return f"{host.encode('idna').decode()}{colon}{port}"
 
 
+def is_address(host: str) -> bool:
+    """Whether it is an IPv4 address, or one of IPv6 without brackets, and no name. A zone may follow that."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether the host, without brackets, is this machine as nobody else can reach it."""
     try:
@@ -33,8 +42,4 @@ def next_address_after(host: str) -> float | None:
     """Seconds after which a name's next address is tried beside one that does not answer; None where the
     host is an address, which has no next.
     """
-    try:
-        ip_address(host)
-    except ValueError:
-        return _NEXT_ADDRESS_SECONDS
-    return None
+    return None if is_address(host) else _NEXT_ADDRESS_SECONDS

@@ -6,13 +6,18 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from gpuledger.model.errors import UsageError
 from gpuledger.outputs.addresses import BACKLOG, Address, bound_address, listening_sockets
 from gpuledger.outputs.connection import Connection
-from gpuledger.outputs.limits import Limits
+from gpuledger.outputs.limits import RESERVE, Limits
 from gpuledger.outputs.registry import Registry
 from gpuledger.outputs.routes import Routes
+
+# Connections accepted before others have their turn. A flood of them must not keep those that are there
+# waiting; and in the reserve each one is to stay until it was read once, which is in the turn after the next.
+_AT_A_TIME: Final = RESERVE // 2
 
 # Makes the protocol for one more client of these routes.
 Speaker = Callable[[Registry, Routes], asyncio.BaseProtocol]
@@ -73,7 +78,9 @@ class HttpServer:
             raise
         for listening, routes in opened:
             factory = partial(self._speaker, self._registry, routes)
-            self._servers.append(await loop.create_server(factory, sock=listening, backlog=BACKLOG))
+            self._servers.append(await loop.create_server(factory, sock=listening, backlog=_AT_A_TIME))
+            # asyncio took the one number for both: how many it accepts in a row, and how many may wait.
+            listening.listen(BACKLOG)
 
     async def stop(self) -> None:
         """Stop listening, let running answers end, close the rest. Idempotent."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuledger.host.documents import NotYaml, check_texts, text_of, trouble_of
+from gpuledger.host.documents import read_node
 from gpuledger.model.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -181,21 +181,4 @@ def read_nodes(file: Path, what: str = "web config") -> Node:
 
     `what` the file is called in these errors.
     """
-    import yaml
-
-    try:
-        # BaseLoader: no text is taken for a number, a date or a boolean.
-        node = yaml.compose(text_of(file), Loader=yaml.BaseLoader)
-        check_texts(node)
-    except OSError as error:
-        raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
-    except NotYaml as error:
-        raise UsageError(f"{file} is not YAML: {error}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{file} is not YAML: {trouble_of(error)}") from None
-    except RecursionError:
-        raise UsageError(f"{file} is nested too deeply for a {what}") from None
-    except (ValueError, OverflowError):
-        # PyYAML turns \U0FFFFFFF into a character, or tries to.
-        raise UsageError(f"{file} is not YAML: it has an escape of no character") from None
-    return Node(node, file)
+    return Node(read_node(file, what), file)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from ctypes import CDLL
 from pathlib import Path
 
 from gpuledger.host.first_sight import NoHost
 from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.source import Clock, Host, Source
+from gpuledger.sources.nvml.library import load_library
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 
 KINDS = ("auto", "nvml", "smi", "simulator", "replay")
 _DEFAULT_SCENARIO = "k8s-node"
-_LIBRARY = "libnvidia-ml.so.1"
 
 
 def open_source(
@@ -24,9 +22,8 @@ def open_source(
 ) -> Source:
     """The Source that the user asked for. The driver is not touched before the first read.
 
-    `pci` is this machine's bus, for sources that read its driver.
-
-    Raises UsageError for a source, scenario, scenario key or recording that is not there.
+    `pci` is this machine's bus, for sources that read its driver. Raises UsageError for a source, scenario,
+    scenario key or recording that is not there.
     """
     kind, colon, rest = settings.source.partition(":")
     if kind not in KINDS:
@@ -51,7 +48,7 @@ def open_source(
     return NvmlSource(settings, host, clock, pci=pci)
 
 
-def prefers_smi(smi: SmiSettings, load: Callable[[str], object] = CDLL) -> bool:
+def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> bool:
     """Whether auto reads nvidia-smi: when its command was given, or fields of it, or it is all that there is
     of a driver.
 
@@ -61,9 +58,12 @@ def prefers_smi(smi: SmiSettings, load: Callable[[str], object] = CDLL) -> bool:
     if smi.command != usual.command or smi.query_field_names != usual.query_field_names:
         return True
     try:
-        load(_LIBRARY)
+        load()
     except OSError:
-        return shutil.which(smi.command) is not None
+        # It loads bz2 and lzma, for archives.
+        from shutil import which
+
+        return which(smi.command) is not None
     return False
 
 

@@ -10,9 +10,9 @@ from html import escape
 from gpuledger import __version__
 from gpuledger.model.page import Page
 from gpuledger.outputs.health import verdict
-from gpuledger.web.landing import STILL, Links, View
 from gpuledger.web.style import STYLE
 from gpuledger.web.table import table
+from gpuledger.web.view import STILL, Links, View
 
 # Looked at by a person: slower than the tick, quick enough to see a job start.
 _REFRESH_SECONDS = 5

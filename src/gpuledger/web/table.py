@@ -58,7 +58,7 @@ def _row(reading: Reading, *, holds: bool) -> str:
 
 def _place(device: Gpu | Instance) -> str:
     if isinstance(device, Instance):
-        return f"{device.parent.index} / {device.name}"
+        return f"{device.parent.index} / {device.instance}"
     return str(device.index)
 
 

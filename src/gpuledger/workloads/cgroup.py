@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
-from gpuledger.model.text import clean_name
+from gpuledger.model.text import clean_name, unit_unescaped
 from gpuledger.workloads.forms import FORMS, Form
 
 _COMPILED = tuple((form, form.compiled()) for form in FORMS)
@@ -129,13 +129,13 @@ class _Walk:
         if self._in_pod and (owner.container_id or "container_id" not in said):
             return
         owner.container_id = said.get("container_id") or ""
-        owner.container = clean_name(_unescaped(said.get("container") or ""))
+        owner.container = clean_name(unit_unescaped(said.get("container") or ""))
         owner.runtime = form.runtime
         self._in_pod = self._in_pod or form.scope == "cri"
 
     def _enter_job(self, form: Form, said: dict[str, str]) -> None:
         owner = self._owner
-        owner.job = clean_name(_unescaped(said["job"]))
+        owner.job = clean_name(unit_unescaped(said["job"]))
         owner.step = clean_name(said.get("step") or "")
         self._batch = form.scope
         if form.runtime and not self._contained:
@@ -179,12 +179,3 @@ def _missing(owner: CgroupOwner, paths: tuple[str, ...]) -> str:
     if any(path.startswith("/..") for path in paths):
         return "cgroup_namespace"
     return "unknown_cgroup" if any(path != "/" for path in paths) else "no_cgroup"
-
-
-def _unescaped(name: str) -> str:
-    r"""Undo systemd's `\xNN` in the name of a machine."""
-    return re.sub(r"(?:\\x[0-9a-f]{2})+", _bytes_of, name)
-
-
-def _bytes_of(run: re.Match[str]) -> str:
-    return bytes.fromhex(run[0].replace("\\x", "")).decode("utf-8", "backslashreplace")

@@ -26,14 +26,16 @@ _NO_EVIDENCE = frozenset(
 def join(found: Workload, pods: Pods, handed: Sequence[Allocation], *, computes: bool) -> Workload:
     """The owner of a process on a Device that was handed to `handed`, from what its cgroup told (`found`).
 
-    A pod is named by its UID. Where its UID is not known (yet), or a process that computes has no evidence of
-    its own, the one pod to which the Device was handed is its owner, and `found_by` says so; with several,
-    nobody is guessed.
+    A pod is found by its UID, or by the id of the container where the path has no UID: in a cgroup namespace,
+    and under a kubelet with `--cgroups-per-qos=false`. Where the pod is not known (yet), or a process that
+    computes has no evidence of its own, the one pod to which the Device was handed is its owner, and
+    `found_by` says so; with several, nobody is guessed.
     """
-    if found.kind == "pod":
-        pod = pods.uid(found.pod_uid)
+    if found.kind in ("pod", "container"):
+        pod = pods.uid(found.pod_uid) if found.pod_uid else pods.container(found.container_id)
         if pod is not None:
             return _named(found, pod, handed)
+    if found.kind == "pod":
         return _by_device(found, _of_pod(found, handed)) or found
     if found.missing in _NO_EVIDENCE and computes:
         return _by_device(found, handed) or found
@@ -51,6 +53,7 @@ def _named(found: Workload, pod: Pod, handed: Sequence[Allocation]) -> Workload:
         container = mine.pop() if len(mine) == 1 else ""
     return replace(
         found,
+        kind="pod",
         namespace=pod.namespace,
         pod=pod.name,
         container=container,

@@ -18,7 +18,6 @@ Allocations = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
 # Adds what a map knows to an owner, or answers the owner itself.
 Enrich = Callable[[Workload], Workload]
 
-
 # For a watch that begins with a pause, a kubelet that takes its deadline, a slow disk.
 _PATIENCE = 10.0
 
@@ -64,7 +63,7 @@ class Maps:
             one.stop()
 
     def read_once(self) -> None:
-        """For who looks but once: names are worth a wait, but processes are told without them too."""
+        """For a program that looks only once: names are worth a wait, and processes are told without them."""
         self.start()
         self.wait(_PATIENCE)
 
@@ -78,8 +77,6 @@ class Maps:
     def health(self) -> tuple[MapHealth, ...]:
         """How each of them stands."""
         return tuple([one.health for one in self._maps])
-
-    # What naming asks.
 
     def moment(self) -> tuple[object, ...]:
         """The values that answers rest on."""

@@ -51,10 +51,15 @@ def is_tried(health: MapHealth) -> bool:
     return health.success or health.error != NOT_READ
 
 
+def internal_error(error: Exception) -> str:
+    """What health says of a map that failed by our own fault; the log has where."""
+    return f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
+
+
 class BesideTick:
     """What every OwnerMap with a thread of its own has: its health, and how the thread begins and ends.
 
-    `_run` is the thread's; it waits in `_changed` and goes when `_stopping`.
+    `_run` is what the thread does: it waits for `_changed`, and returns when `_stopping` is set.
     """
 
     def __init__(self, name: str, clock: Clock, random: Random | None) -> None:
@@ -139,7 +144,7 @@ class Polled(BesideTick, Generic[T]):
             return False
         except Exception as error:
             log.exception("%s could not be read", self.name)
-            self._fail(f"internal error in gpuledger, please report it: {type(error).__name__}: {error}")
+            self._fail(internal_error(error))
             return False
         self.value = value
         if self._failures:

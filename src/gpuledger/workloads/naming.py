@@ -121,7 +121,7 @@ class Workloads:
 
 
 class _Turn:
-    """Naming one Snapshot: what it came by, for the next one."""
+    """The naming of one Snapshot, and what it found out on the way, for the next one."""
 
     def __init__(self, names: Workloads, handed: tuple[Allocation, ...]) -> None:
         self._names = names

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from socket import gethostname
 
 from gpuledger.model.devices import Device
@@ -12,7 +14,7 @@ from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.open import open_containers
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.enrich import enrich
-from gpuledger.workloads.job_map.allocations import JobMapAllocations
+from gpuledger.workloads.job_map.allocations import allocations as mapped_allocations
 from gpuledger.workloads.job_map.open import open_job_map
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.knowledge import Allocations, Maps
@@ -20,10 +22,12 @@ from gpuledger.workloads.maps import OwnerMap, Polled
 from gpuledger.workloads.pod_resources.allocations import Allocations as Granted
 from gpuledger.workloads.pod_resources.map import pod_resources_map
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.cgroups import PodCgroups
 from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.open import open_kubernetes
 from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
-from gpuledger.workloads.slurm.allocations import SlurmAllocations
+from gpuledger.workloads.sameness import Kept
+from gpuledger.workloads.slurm.allocations import allocations as slurm_allocations
 from gpuledger.workloads.slurm.job import SlurmJobs
 from gpuledger.workloads.slurm.open import open_slurm
 from gpuledger.workloads.slurm.settings import SlurmSettings
@@ -62,7 +66,7 @@ def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str,
     """
     maps: list[OwnerMap] = []
     handed: list[Allocations] = []
-    pods = _open_kubernetes(settings, environment, clock, maps, handed)
+    pods = _open_kubernetes(settings, machine, environment, clock, maps, handed)
     jobs = _open_jobs(settings, machine, clock, maps, handed)
     names = open_containers(settings.containers, clock=clock)
     maps += names
@@ -79,6 +83,7 @@ def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str,
 
 def _open_kubernetes(
     settings: MapSettings,
+    machine: Machine,
     environment: Mapping[str, str],
     clock: Clock,
     maps: list[OwnerMap],
@@ -88,9 +93,15 @@ def _open_kubernetes(
     if not is_enabled(settings.kubernetes, environment):
         return lambda: NO_PODS
     cluster = open_kubernetes(settings.kubernetes, settings.node_name(environment), environment, clock)
-    slices, granted = cluster.slices, pod_resources_map(settings.pod_resources, clock=clock)
+    cgroups = PodCgroups(Path(machine.sysfs) / "fs/cgroup", clock)
+    slices = cluster.slices
+    granted = pod_resources_map(settings.pod_resources, clock=clock, before=cgroups.look)
     maps += [*cluster.pods.maps, *([] if slices is None else [slices]), granted]
-    told = Granted(resources=settings.pod_resources.resources, drivers=settings.pod_resources.drivers)
+    told = Granted(
+        resources=settings.pod_resources.resources,
+        drivers=settings.pod_resources.drivers,
+        has_cgroup=cgroups,
+    )
 
     def by_kubelet(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         if slices is None:
@@ -123,13 +134,13 @@ def _open_jobs(
         handed.append(_by_slurm(jobs))
     mapped = open_job_map(settings.job_map, clock=clock)
     if mapped is not None:
-        told = JobMapAllocations(kind=settings.job_map.kind)
+        told = Kept(partial(mapped_allocations, kind=settings.job_map.kind))
         users = jobs
         maps.append(mapped)
-        handed.append(lambda devices: told.of(mapped.value, devices, users.value if users else None))
+        handed.append(lambda devices: told(mapped.value, devices, users.value if users else None))
     return jobs
 
 
 def _by_slurm(jobs: Polled[SlurmJobs]) -> Allocations:
-    told = SlurmAllocations()
-    return lambda devices: told.of(jobs.value, devices)
+    told = Kept(slurm_allocations)
+    return lambda devices: told(jobs.value, devices)

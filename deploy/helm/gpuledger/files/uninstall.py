@@ -17,6 +17,7 @@ KINDS = (
     ("/apis/gpuledger.dev/v1alpha1/gpumonitors", "gpumonitors.gpuledger.dev"),
     ("/apis/monitoring.whatap.com/v2alpha1/whatapagents", "whatapagents.monitoring.whatap.com"),
 )
+FINALIZER = "gpuledger.dev/operator"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -52,16 +53,18 @@ def uninstall(api, patience, pause=1.0):
     """Resources first; what is another operator's is left alone."""
     ours = [(path, name) for path, name in KINDS if is_ours(api.ask("GET", f"{CRDS}/{name}"))]
     for path, _ in ours:
-        for name in names(api, path):
-            say(f"deleting {path}/{name}")
-            api.ask("DELETE", f"{path}/{name}")
+        for one in resources(api, path):
+            say(f"deleting {path}/{one['name']}")
+            api.ask("DELETE", f"{path}/{one['name']}")
     end = time.monotonic() + patience
     for path, _ in ours:
-        while names(api, path) and time.monotonic() < end:
+        while resources(api, path) and time.monotonic() < end:
             time.sleep(pause)
-        for name in names(api, path):
+        for one in resources(api, path):
+            name, held = one["name"], one.get("finalizers") or ()
             say(f"{name} is still there after {patience:g} s: no operator takes it apart; letting it go")
-            api.ask("PATCH", f"{path}/{name}", {"metadata": {"finalizers": []}})
+            others = [finalizer for finalizer in held if finalizer != FINALIZER]
+            api.ask("PATCH", f"{path}/{name}", {"metadata": {"finalizers": others}})
     for _, name in ours:
         say(f"deleting the definition {name}")
         api.ask("DELETE", f"{CRDS}/{name}")
@@ -73,10 +76,10 @@ def is_ours(definition):
     return labels.get("app.kubernetes.io/part-of") == "gpuledger"
 
 
-def names(api, path):
-    """Of the resources at a path."""
+def resources(api, path):
+    """The metadata of those at a path."""
     found = api.ask("GET", path)
-    return [one["metadata"]["name"] for one in (found or {}).get("items") or ()]
+    return [one["metadata"] for one in (found or {}).get("items") or ()]
 
 
 if __name__ == "__main__":

@@ -34,9 +34,25 @@
 {{- if not (regexMatch "^[a-z]" (include "gpuledger.fullname" .)) -}}
 {{- fail (printf "fullnameOverride: the name of a Service begins with a letter, and that of this release, %s, does not; set one that does" (include "gpuledger.fullname" .)) -}}
 {{- end -}}
+{{- include "gpuledger.checkResources" . -}}
 {{- include "gpuledger.checkPorts" . -}}
 {{- include "gpuledger.checkLabels" . -}}
 {{- include "gpuledger.checkConfig" . -}}
+{{- end -}}
+
+{{/* A GPU, or another device with a domain in its name, would be taken from the pods that compute with it. */}}
+{{- define "gpuledger.checkResources" -}}
+{{- $every := dict "resources" .v.resources "collection.resources" .v.collection.resources -}}
+{{- $every = merge $every (dict "agent.resources" .v.agent.resources "operator.resources" .v.operator.resources) -}}
+{{- range $value, $said := $every -}}
+{{- range $part, $amounts := $said -}}
+{{- range $name, $amount := $amounts -}}
+{{- if and (contains "/" $name) (ne (toString $amount) "0") -}}
+{{- fail (printf "%s.%s: %s would take a device from the pods that compute with it; every GPU is seen without asking for one: leave it out" $value $part $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* A workload whose selector does not match its own pods is refused by the API server. */}}

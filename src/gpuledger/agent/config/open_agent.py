@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuledger.agent.config.access import AccessReader
 from gpuledger.agent.config.cluster import read_namespaces, read_selector
-from gpuledger.agent.config.populate import ADDRESS, PATH, SCHEME, address_of, target_of
+from gpuledger.agent.discovery.populate import ADDRESS, PATH, SCHEME, address_of, target_of
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.discovery.usual import usual_exporters
 from gpuledger.agent.relabel.reading import read_rules

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuledger.agent.config.populate import ADDRESS, PATH, SCHEME, target_of
 from gpuledger.agent.discovery.meta import POD, node_labels
 from gpuledger.agent.discovery.places import (
     Place,
@@ -16,6 +15,7 @@ from gpuledger.agent.discovery.places import (
     service_ports,
     why_not_scraped,
 )
+from gpuledger.agent.discovery.populate import ADDRESS, PATH, SCHEME, target_of
 from gpuledger.agent.discovery.report import SelectionReport
 from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.kubernetes.objects import (

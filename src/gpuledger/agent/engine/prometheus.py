@@ -16,6 +16,7 @@ from gpuledger.agent.engine.access import login_config, tls_config
 from gpuledger.agent.engine.receivers import receiver_config
 from gpuledger.agent.relabel.rule import Relabelling, Rule
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.model.durations import as_prometheus
 from gpuledger.model.errors import UsageError
 from gpuledger.workloads.pods.access import Access
 
@@ -155,8 +156,8 @@ def _sharing(shard: Shard) -> tuple[Rule, ...]:
 def _scraping(endpoint: EndpointSettings) -> Yaml:
     settings = endpoint.settings
     return {
-        "scrape_interval": _duration(settings.interval),
-        "scrape_timeout": _duration(settings.timeout),
+        "scrape_interval": as_prometheus(settings.interval),
+        "scrape_timeout": as_prometheus(settings.timeout),
         "scheme": endpoint.scheme,
         "metrics_path": endpoint.path,
         **(
@@ -209,8 +210,3 @@ def _rule(rule: Rule) -> Yaml:
         if getattr(rule, name) != getattr(plain, name):
             found[name] = getattr(rule, name)
     return {**found, "action": rule.action}
-
-
-def _duration(seconds: float) -> str:
-    milliseconds = round(seconds * 1000)
-    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"

@@ -14,6 +14,9 @@ _CHUNK_LINE: Final = 4096
 _LENGTH_DIGITS: Final = 18
 # gzip's own header, found by zlib.
 _GZIP: Final = 31
+_GZIP_PIECE: Final = 64 * 1024
+# A member is what a server has compressed at once; one that makes a page of more has yet to be written.
+_MOST_MEMBERS: Final = 1000
 _NO_BODY: Final = (204, 304)
 
 
@@ -46,21 +49,32 @@ class Answer:
 
 
 def _unzipped(body: bytes, limit: int) -> bytes:
+    """Several members in a row are one text (RFC 1952, 2.2)."""
     pages: list[bytes] = []
-    size = 0
+    size = members = 0
+    # All but the first in pieces: what is behind a member's end is copied for each, and a page of empty ones
+    # would keep all targets waiting.
+    pieces = [body] if body else []
+    member = None
     try:
-        while body:
-            # Several members in a row are one text (RFC 1952, 2.2).
-            member = zlib.decompressobj(_GZIP)
-            pages.append(member.decompress(body, limit + 1 - size if limit else 0))
+        while pieces:
+            piece = pieces.pop()
+            if member is None:
+                members += 1
+                member = zlib.decompressobj(_GZIP)
+            pages.append(member.decompress(piece, limit + 1 - size if limit else 0))
             size += len(pages[-1])
             if limit and size > limit:
                 raise _oversized(limit)
-            if not member.eof:
-                raise ScrapeFailed("the target's gzip body ends too early")
-            body = member.unused_data
+            if member.eof:
+                rest, member = member.unused_data, None
+                pieces += [rest[at : at + _GZIP_PIECE] for at in range(0, len(rest), _GZIP_PIECE)][::-1]
+            if members > _MOST_MEMBERS:
+                raise ScrapeFailed(f"the target's gzip body has more than {_MOST_MEMBERS} parts")
     except zlib.error as error:
         raise ScrapeFailed(f"the target's gzip body is broken: {error}") from None
+    if member is not None:
+        raise ScrapeFailed("the target's gzip body ends too early")
     return pages[0] if len(pages) == 1 else b"".join(pages)
 
 
@@ -163,8 +177,9 @@ class AnswerReader:
             self.keeps_open = self.keeps_open and len(data) <= self._left
             self._left -= len(parts[0])
             done = not self._left
-        self._parts += parts
-        self._size += sum(map(len, parts))
+        # Joined, so that chunks of a byte do not take many times the memory that they are counted as.
+        self._parts.append(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._size += len(self._parts[-1])
         if self._limit and self._size > self._limit:
             raise _oversized(self._limit)
         if done:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from gpuledger.agent.relabel.rule import LABEL_NAME, METRIC_NAME, NAME, Relabelling
-from gpuledger.agent.scrape.lines import BadSeries
+from gpuledger.agent.scrape.lines import LONGEST_CACHED, BadSeries
 from gpuledger.exposition.remote_write import labels_bytes, series_bytes, series_prefix, timestamp_tail
 
 _EXPORTED: Final = "exported_"
@@ -159,7 +159,9 @@ class Labelling:
         return labels
 
     def _check(self, labels: Mapping[str, str]) -> None:
-        if not _valid(labels.get(NAME, ""), tuple(labels)):
+        name, names = labels.get(NAME, ""), tuple(labels)
+        short = len(name) + sum(map(len, names)) <= LONGEST_CACHED
+        if not (_valid if short else _valid.__wrapped__)(name, names):
             if not labels.get(NAME):
                 raise BadSeries("metric relabelling leaves a series without a name")
             raise BadSeries(
@@ -196,7 +198,12 @@ def _move_aside(labels: dict[str, str], aside: Sequence[tuple[str, str]]) -> Non
 
 def encoded(labels: Mapping[str, str]) -> bytes:
     """The `labels` fields of a series, as `labels_bytes` makes them: pairs recur, and are made once."""
-    return b"".join([_pair(name, value) for name, value in sorted(labels.items())])
+    return b"".join(
+        [
+            (_pair if len(name) + len(value) <= LONGEST_CACHED else _pair.__wrapped__)(name, value)
+            for name, value in sorted(labels.items())
+        ]
+    )
 
 
 @lru_cache(maxsize=8192)

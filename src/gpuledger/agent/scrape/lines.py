@@ -47,6 +47,9 @@ _ESCAPE: Final = re.compile(r'\\([\\"n])')
 _NUMBER: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SPECIAL: Final = re.compile(rb"(?i)[+-]?inf(?:inity)?|nan")
 
+# What is longer is read anew each time: a cache is as large as what targets have it keep.
+LONGEST_CACHED: Final = 512
+
 _TEXT_TYPES: Final = frozenset((b"counter", b"gauge", b"histogram", b"summary", b"untyped"))
 _OPEN_TYPES: Final = frozenset(
     (b"counter", b"gauge", b"histogram", b"gaugehistogram", b"summary", b"info", b"stateset", b"unknown")
@@ -126,7 +129,7 @@ def labels_of(series: bytes) -> dict[str, str]:
     if not brace:
         return labels
     parts = inside.split(b'"')
-    names = _label_names(b'"'.join(parts[::2])) if b"\\" not in inside else None
+    names = _names_outside(parts) if b"\\" not in inside else None
     if names is not None:
         try:
             labels.update(zip(names, b'"'.join(parts[1::2]).decode().split('"'), strict=False))
@@ -155,12 +158,12 @@ def _usual_sample(line: bytes) -> Sample | None:
     if not blank or not _NUMBER.fullmatch(written):
         return None
     name, brace, inside = series.partition(b"{")
-    if not _is_name(name):
+    if not (_is_name if len(name) <= LONGEST_CACHED else _is_name.__wrapped__)(name):
         return None
     if brace:
         parts = inside.split(b'"')
         # What stands behind a quote that is not closed would be looked at by nobody.
-        if b"\\" in inside or len(parts) % 2 == 0 or _label_names(b'"'.join(parts[::2])) is None:
+        if b"\\" in inside or len(parts) % 2 == 0 or _names_outside(parts) is None:
             return None
     return Sample(series, number(written), None, plain=True)
 
@@ -168,6 +171,12 @@ def _usual_sample(line: bytes) -> Sample | None:
 @lru_cache(maxsize=4096)
 def _is_name(name: bytes) -> bool:
     return _ONLY_NAME.fullmatch(name) is not None
+
+
+def _names_outside(parts: list[bytes]) -> tuple[str, ...] | None:
+    """What `_label_names` says of a series that was parted at its quotes."""
+    outside = b'"'.join(parts[::2])
+    return (_label_names if len(outside) <= LONGEST_CACHED else _label_names.__wrapped__)(outside)
 
 
 @lru_cache(maxsize=4096)

@@ -86,6 +86,7 @@ class TargetLoop:
         self._honor = bool(settings.honor_labels)
         self._shard = target.digest & 0xFFFFFFFF
         self._ending: list[bytes] = []
+        self._stumbled = False
         self.beat = Beat(settings.interval, target.digest)
         self.due: int | None = None
 
@@ -99,9 +100,8 @@ class TargetLoop:
                 await asyncio.sleep(max(0.0, self.due / 1000 - self._clock.unix()))
                 try:
                     await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
-                except Exception:
-                    # What goes wrong behind a scrape must not end the scraping of its target either.
-                    log.exception("what %s told could not be handed over", self.target.url)
+                except Exception:  # noqa: BLE001  (it must not end the scraping of its target either)
+                    self._stumble("what %s told could not be handed over")
         finally:
             self.close()
 
@@ -142,9 +142,8 @@ class TargetLoop:
         except PageError as failure:
             reason, error = "page", str(failure)
             samples = Samples(failure.counts)
-        except Exception:
-            # A defect met on one page must not end the scraping of its target.
-            log.exception("the scrape of %s failed", self.target.url)
+        except Exception:  # noqa: BLE001  (a defect met on one page must not end the scraping of its target)
+            self._stumble("the scrape of %s failed")
             reason, error = "internal", "internal error; the log of gpuledger agent has the reason"
         if reason:
             samples.entries = self._pages.end()
@@ -155,6 +154,13 @@ class TargetLoop:
         ending, self._ending = self._ending, []
         self._deliver(samples.entries + ending + report, samples.timed, milliseconds)
         self._forget_routes(samples, report, failed=bool(reason))
+        self._stumbled = reason == "internal"
+
+    def _stumble(self, what: str) -> None:
+        """Log the exception at hand, once for as long as it lasts: memory that ran out is met each time."""
+        if not self._stumbled:
+            log.exception(what, self.target.url)
+        self._stumbled = True
 
     def _forget_routes(self, samples: Samples, report: list[bytes], *, failed: bool) -> None:
         """Let what receivers with rules of their own get not outgrow what there is to tell."""

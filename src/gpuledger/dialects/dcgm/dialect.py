@@ -18,35 +18,10 @@ from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
-from gpuledger.model.quantities import Level, Quantity
+from gpuledger.model.quantities import Level
 from gpuledger.model.snapshot import Reading, Snapshot
 
 _NO_LABELS: Mapping[str, str] = {}
-
-
-class DcgmDialect:
-    """The families that a collectors file asks for."""
-
-    name = "dcgm"
-
-    def __init__(self, settings: DcgmSettings, collectors: Collectors, hostname: str = "") -> None:
-        self._settings = settings
-        self._hostname = hostname
-        self._vocabulary = _Vocabulary(settings, collectors, hostname)
-
-    @property
-    def specs(self) -> tuple[FamilySpec, ...]:
-        """Every family, with all labels that it can have, but for pods' own."""
-        return self._vocabulary.specs
-
-    @property
-    def wants(self) -> frozenset[Quantity]:
-        """The quantities that the file's fields are made of."""
-        return self._vocabulary.wants
-
-    def tell(self, page: Page) -> Iterable[Family]:
-        """The families of one Page; none while there is no Snapshot."""
-        return () if page.snapshot is None else self._vocabulary.tell(page, page.snapshot)
 
 
 class _Metric:
@@ -59,10 +34,16 @@ class _Metric:
         self.is_deep = column.field.level is Level.INSTANCE
 
 
-class _Vocabulary:
-    """One file's wishes, worked out."""
+class DcgmDialect:
+    """The families that a collectors file asks for.
 
-    def __init__(self, settings: DcgmSettings, collectors: Collectors, hostname: str) -> None:
+    `specs` are all of them, with every label that each can have but pods' own; `wants` are the quantities
+    that the file's fields are made of.
+    """
+
+    name = "dcgm"
+
+    def __init__(self, settings: DcgmSettings, collectors: Collectors, hostname: str = "") -> None:
         self._settings = settings
         labels = [column for column in collectors.columns if column.is_label]
         metrics = [column for column in collectors.columns if not column.is_label]
@@ -75,30 +56,32 @@ class _Vocabulary:
         # Shapes change when MIG is cut anew or a first pod comes: seldom.
         self._last: tuple[Shape, tuple[FamilySpec, ...]] | None = None
 
-    def _specs(self, shape: Shape) -> tuple[FamilySpec, ...]:
-        return tuple(self._spec(metric.column, shape) for metric in self._metrics)
-
-    def _spec(self, column: Column, shape: Shape) -> FamilySpec:
-        field = column.field
-        unit = column.scale(self._settings.schema).unit
-        own_help = f"{field.help} (in {unit})." if unit else f"{field.help}."
-        return FamilySpec(
-            column.name(self._settings.schema),
-            "counter" if field.type == "counter" else "gauge",
-            column.help or own_help,
-            self._layout.names(shape, field.labels),
-            source=f"DCGM field {field.id}" if field.id else "as dcgm-exporter",
-        )
-
-    def tell(self, page: Page, snapshot: Snapshot) -> list[Family]:
-        shape, places = self._layout.lay_out(snapshot, holders(page, snapshot, self._settings))
+    def tell(self, page: Page) -> Iterable[Family]:
+        """The families of one Page; none while there is no Snapshot."""
+        if page.snapshot is None:
+            return ()
+        shape, places = self._layout.lay_out(page.snapshot, holders(page, page.snapshot, self._settings))
         last = self._last
         if last is None or last[0] != shape:
             self._last = last = (shape, self._specs(shape))
         families = [Family(spec) for spec in last[1]]
         for place in places:
-            self._tell_device(page, snapshot, place, shape, families)
+            self._tell_device(page, page.snapshot, place, shape, families)
         return families
+
+    def _specs(self, shape: Shape) -> tuple[FamilySpec, ...]:
+        return tuple(self._spec(metric, shape) for metric in self._metrics)
+
+    def _spec(self, metric: _Metric, shape: Shape) -> FamilySpec:
+        field, unit = metric.field, metric.scale.unit
+        own_help = f"{field.help} (in {unit})." if unit else f"{field.help}."
+        return FamilySpec(
+            metric.column.name(self._settings.schema),
+            "counter" if field.type == "counter" else "gauge",
+            metric.column.help or own_help,
+            self._layout.names(shape, field.labels),
+            source=f"DCGM field {field.id}" if field.id else "as dcgm-exporter",
+        )
 
     def _tell_device(
         self, page: Page, snapshot: Snapshot, place: Place, shape: Shape, families: Sequence[Family]

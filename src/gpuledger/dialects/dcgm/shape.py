@@ -16,7 +16,7 @@ from gpuledger.dialects.dcgm.texts import TEXTS, Subject, gpu_profile
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.family import LabelValues
-from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 
 _PROFILE = ("GPU_I_PROFILE", "GPU_I_ID")
 # Not of dcgm-exporter, which tells GPU instances alone: where one holds several compute instances.
@@ -91,11 +91,7 @@ class Layout:
         for reading in snapshot.readings:
             if isinstance(reading.device, Instance):
                 instances.setdefault(reading.device.parent.uuid, []).append(reading.device)
-        told = [
-            self._fields(reading, gpus, Subject(reading.device, snapshot.source, instances.get(uuid, ())))
-            for reading in snapshot.readings
-            for uuid in (reading.device.gpu.uuid,)
-        ]
+        told = [self._fields(reading, gpus, instances, snapshot.source) for reading in snapshot.readings]
         there = [any(texts[index] for texts in told) for index in range(len(self._texts))]
         attributes = {name for labels in held.values() for name in labels} - self._taken
         shape = Shape(
@@ -136,9 +132,17 @@ class Layout:
         is_cut = bool(siblings) and not isinstance(device, Instance)
         return Place(reading, own, shared, holder, of_all, is_cut)
 
-    def _fields(self, reading: Reading, gpus: Mapping[str, Reading], subject: Subject) -> LabelValues:
+    def _fields(
+        self,
+        reading: Reading,
+        gpus: Mapping[str, Reading],
+        instances: Mapping[str, Sequence[Instance]],
+        source: SourceInfo,
+    ) -> LabelValues:
         """What the label fields say; empty for what is not known."""
-        gpu = gpus.get(reading.device.gpu.uuid, reading)
+        uuid = reading.device.gpu.uuid
+        subject = Subject(reading.device, source, instances.get(uuid, ()))
+        gpu = gpus.get(uuid, reading)
         # DCGM answers for an instance with what its GPU says, where the instance has no say.
         values = reading.values if gpu is reading else {**gpu.values, **reading.values}
         told = []

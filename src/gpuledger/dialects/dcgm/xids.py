@@ -48,9 +48,9 @@ MESSAGES: Final[Mapping[int, str]] = {
 def last_xid(page: Page, snapshot: Snapshot, reading: Reading) -> int | None:
     """The Xid of a Gpu that came last: 0 for none while its events are readable, else None."""
     uuid = reading.device.uuid
-    times = {xid: at for (owner, xid), at in page.ledger.xid_times.items() if owner == uuid}
-    if times:
-        return max(times, key=lambda xid: times[xid])
+    came = [xid for owner, xid in page.ledger.xid_times if owner == uuid]
+    if came:
+        return came[-1]
     return 0 if reading.up and _listens(snapshot, uuid) else None
 
 

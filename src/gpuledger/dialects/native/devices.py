@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Instance
-from gpuledger.model.family import Family, FamilySpec, LabelValues
+from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
 from gpuledger.model.quantities import PROFILING, Level, Quantity
 from gpuledger.model.snapshot import Snapshot
@@ -268,9 +268,9 @@ SPECS = (
 _WITHOUT = {quantity.key: "profiling" for quantity in PROFILING}
 
 
-def labels(device: Device) -> LabelValues:
+def labels(device: Device) -> tuple[str, str]:
     """`uuid` of the Gpu and, for an Instance, `GI_CI`; else an empty `mig_instance`."""
-    return (device.gpu.uuid, device.name if isinstance(device, Instance) else "")
+    return (device.gpu.uuid, device.instance)
 
 
 def tell(page: Page) -> Iterator[Family]:
@@ -287,7 +287,7 @@ def _infos(snapshot: Snapshot) -> Family:
     family = Family(INFO)
     for reading in snapshot.readings:
         device, gpu = reading.device, reading.device.gpu
-        cut = isinstance(device, Instance)
+        part = device if isinstance(device, Instance) else None
         family.add(
             1,
             *labels(device),
@@ -299,8 +299,8 @@ def _infos(snapshot: Snapshot) -> Family:
             gpu.vbios or "",
             gpu.architecture or "",
             gpu.compute_capability or "",
-            device.uuid if cut else "",
-            device.profile if isinstance(device, Instance) else "",
+            part.uuid if part else "",
+            part.profile if part else "",
             "true" if gpu.unified_memory else "false",
         )
     return family
@@ -327,14 +327,13 @@ def _ratios(page: Page) -> Family:
 
 def _readings(snapshot: Snapshot) -> Iterable[Family]:
     families = {told.spec: Family(told.spec) for told in TOLD}
-    columns = [(told, families[told.spec]) for told in TOLD]
+    columns = [(told.quantity, families[told.spec], (told.label,) if told.label else ()) for told in TOLD]
     for reading in snapshot.readings:
         where = labels(reading.device)
-        for told, family in columns:
-            value = reading.get(told.quantity)
+        for quantity, family, label in columns:
+            value = reading.get(quantity)
             if value is not None:
-                place = where if told.quantity.level is Level.INSTANCE else where[:1]
-                family.add(value, *place, *((told.label,) if told.label else ()))
+                family.add(value, *(where if quantity.level is Level.INSTANCE else where[:1]), *label)
     return families.values()
 
 

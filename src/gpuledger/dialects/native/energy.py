@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpuledger.dialects.native.owners import OWNER
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
 
@@ -14,17 +15,7 @@ ENERGY = FamilySpec(
     "counter",
     "Energy by account: process, with its owner; idle (nobody was there), unattributed (whose is not known), "
     "unobserved (nobody looked). method says on what the split rests; measured means that nothing was split.",
-    (
-        "uuid",
-        "account",
-        "method",
-        "owner_kind",
-        "namespace",
-        "pod",
-        "container",
-        "user",
-        "slurm_job",
-    ),
+    ("uuid", "account", "method", *OWNER),
     unit="joules",
     source="ledger, from " + _COUNTER,
 )

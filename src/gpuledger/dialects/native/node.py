@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.family import Family, FamilySpec, single
 from gpuledger.model.page import Page
 
 SOURCE = FamilySpec(
@@ -107,26 +107,20 @@ SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, *_MAPS, TICKS, INTERVAL, STALLED
 def tell(page: Page, version: str) -> Iterator[Family]:
     """Families of one Page; they are there whatever the driver does."""
     yield _info(page)
-    yield _one(BUILD, 1, version)
+    yield single(BUILD, 1, version)
     yield from _collectors(page)
     yield from _maps(page)
     health = page.health
-    yield _one(TICKS, health.ticks)
-    yield _one(INTERVAL, health.interval)
-    yield _one(STALLED, int(health.stalled))
-    yield _one(SNAPSHOT_TIME, page.snapshot.unix if page.snapshot else None)
-    yield _one(INVALID, page.ledger.invalid)
-
-
-def _one(spec: FamilySpec, value: float | None, *labels: str) -> Family:
-    family = Family(spec)
-    family.add(value, *labels)
-    return family
+    yield single(TICKS, health.ticks)
+    yield single(INTERVAL, health.interval)
+    yield single(STALLED, int(health.stalled))
+    yield single(SNAPSHOT_TIME, page.snapshot.unix if page.snapshot else None)
+    yield single(INVALID, page.ledger.invalid)
 
 
 def _info(page: Page) -> Family:
     source = page.source
-    return _one(
+    return single(
         SOURCE,
         1,
         source.name,

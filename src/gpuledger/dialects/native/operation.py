@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.family import Family, FamilySpec, single
 from gpuledger.model.page import Page
 
 PAUSED = FamilySpec(
@@ -42,13 +42,7 @@ SPECS = (PAUSED, PAUSED_UNTIL, RELOADED, RELOADED_AT)
 def tell(page: Page) -> Iterator[Family]:
     """Families of one Page; empty where the program takes neither."""
     pause, reload = page.health.pause, page.health.reload
-    yield _one(PAUSED, None if pause is None else int(pause.paused))
-    yield _one(PAUSED_UNTIL, None if pause is None else pause.until)
-    yield _one(RELOADED, None if reload is None else int(reload.success))
-    yield _one(RELOADED_AT, None if reload is None else reload.last_success)
-
-
-def _one(spec: FamilySpec, value: float | None) -> Family:
-    family = Family(spec)
-    family.add(value)
-    return family
+    yield single(PAUSED, None if pause is None else int(pause.paused))
+    yield single(PAUSED_UNTIL, None if pause is None else pause.until)
+    yield single(RELOADED, None if reload is None else int(reload.success))
+    yield single(RELOADED_AT, None if reload is None else reload.last_success)

@@ -10,7 +10,7 @@ from gpuledger.model.page import Page
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Workload
 
-_OWNER = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
+OWNER = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 _POD = ("namespace", "pod", "pod_uid")
 
 INFO = FamilySpec(
@@ -18,21 +18,21 @@ INFO = FamilySpec(
     "info",
     "Who has the device now: it was handed to the owner, or the owner has processes on it. A shared device "
     "has several rows: join with group_right on the side of this family. A pod's rows bear no user.",
-    (*DEVICE, *_OWNER),
+    (*DEVICE, *OWNER),
     source="process lists and cgroups; kubelet, DRA, Slurm",
 )
 PROCESSES = FamilySpec(
     "gpuledger_device_owner_processes",
     "gauge",
     "Processes of the owner on the device; 0 when it was handed over and nothing runs there.",
-    (*DEVICE, *_OWNER),
+    (*DEVICE, *OWNER),
     source="process lists and cgroups",
 )
 ALLOCATED = FamilySpec(
     "gpuledger_owner_allocated_seconds_total",
     "counter",
     "Time for which the device has been handed to the owner, since the program started.",
-    (*DEVICE, *_OWNER),
+    (*DEVICE, *OWNER),
     unit="seconds",
     source="ledger; kubelet, DRA, Slurm",
 )
@@ -41,7 +41,7 @@ HELD = FamilySpec(
     "counter",
     "Time for which the owner had the device, handed over or by a process on it, and no engine worked for "
     "it, since the program started.",
-    (*DEVICE, *_OWNER),
+    (*DEVICE, *OWNER),
     unit="seconds",
     source="ledger",
 )
@@ -50,7 +50,7 @@ RESIDENT = FamilySpec(
     "counter",
     "Time for which the owner had a process on the device, since the program started. GPU-hours are its sum "
     "over owners times gpuledger_device_sm_ratio.",
-    (*DEVICE, *_OWNER),
+    (*DEVICE, *OWNER),
     unit="seconds",
     source="ledger; process lists and cgroups",
 )

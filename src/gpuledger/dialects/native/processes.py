@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuledger.dialects.native.devices import DEVICE, labels
+from gpuledger.dialects.native.owners import OWNER
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
 from gpuledger.model.process import GpuProcess
@@ -31,20 +32,7 @@ INFO = FamilySpec(
     "gpuledger_process_info",
     "info",
     "A process on the device and its owner.",
-    (
-        *_PROCESS,
-        "command",
-        "type",
-        "owner_kind",
-        "namespace",
-        "pod",
-        "container",
-        "user",
-        "slurm_job",
-        "unit",
-        "pod_uid",
-        "container_id",
-    ),
+    (*_PROCESS, "command", "type", *OWNER, "unit", "pod_uid", "container_id"),
     source="process lists; /proc/PID/exe, status and cgroup",
 )
 MEMORY = FamilySpec(

@@ -59,7 +59,7 @@ def tell(page: Page) -> Iterator[Family]:
         uuid, where = reading.device.uuid, labels(reading.device)
         if uuid in ledger.compute_sessions:
             opened.add(ledger.compute_sessions[uuid] + ledger.graphics_sessions[uuid], *where)
-        now = ledger.device_states.get((where[0], where[1]))
+        now = ledger.device_states.get(where)
         for state in STATES if now is not None else ():
             states.add(int(state == now), *where, state)
     for uuid, number in ledger.sessions_closed.items():

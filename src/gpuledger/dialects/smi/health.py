@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuledger.dialects.smi.naming import PREFIX
-from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.family import Family, FamilySpec, single
 from gpuledger.model.page import CollectorHealth, Page
 from gpuledger.model.quantities import COLUMNS
 
@@ -55,13 +55,13 @@ def tell(page: Page, version: str) -> Iterator[Family]:
     """Families of one Page. Before the first reading, and in a pause, nothing is said of it."""
     parts = [part for part in page.health.collectors if part.name in _NEEDED]
     success = page.snapshot is not None and all(part.success for part in parts)
-    yield _one(_FAILED, sum(part.failures for part in parts) if parts else None)
+    yield single(_FAILED, sum(part.failures for part in parts) if parts else None)
     if page.health.tried and not page.health.paused:
-        yield _one(_EXIT_CODE, _exit_code(page))
-        yield _one(_SUCCESS, int(success))
-    yield _one(_LAST, _last_success(parts))
-    yield _one(_SECONDS, next((part.seconds for part in parts if part.name == "source"), None))
-    yield _one(_BUILD, 1, version)
+        yield single(_EXIT_CODE, _exit_code(page))
+        yield single(_SUCCESS, int(success))
+    yield single(_LAST, _last_success(parts))
+    yield single(_SECONDS, next((part.seconds for part in parts if part.name == "source"), None))
+    yield single(_BUILD, 1, version)
 
 
 def _exit_code(page: Page) -> int:
@@ -73,9 +73,3 @@ def _exit_code(page: Page) -> int:
 def _last_success(parts: list[CollectorHealth]) -> float | None:
     times = [part.last_success for part in parts]
     return None if None in times or not times else min(time for time in times if time is not None)
-
-
-def _one(spec: FamilySpec, value: float | None, *labels: str) -> Family:
-    family = Family(spec)
-    family.add(value, *labels)
-    return family

@@ -32,9 +32,9 @@ class Policy(Enum):
 
 
 # An account within one Gpu and interval: a process by its rank, and before all of them the Gpu's own two.
-Target = int
-IDLE: Target = -2
-UNATTRIBUTED: Target = -1
+_Target = int
+_IDLE: _Target = -2
+_UNATTRIBUTED: _Target = -1
 
 _NANO = 1_000_000
 
@@ -47,10 +47,10 @@ class Split:
     common divisors at each step, and this is done for every process at every tick.
     """
 
-    parts: dict[int, dict[Target, int]] = field(default_factory=dict)
+    parts: dict[int, dict[_Target, int]] = field(default_factory=dict)
     basis: str = EQUAL
 
-    def add(self, target: Target, nanojoules: int, divided_by: int = 1) -> None:
+    def add(self, target: _Target, nanojoules: int, divided_by: int = 1) -> None:
         """Give an account its part."""
         if nanojoules:
             part = self.parts.get(divided_by)
@@ -64,13 +64,13 @@ class Split:
             for target, nanojoules in shares.items():
                 self.add(target, nanojoules * times, denominator * divided_by)
 
-    def shares(self) -> tuple[dict[Target, int], int]:
+    def shares(self) -> tuple[dict[_Target, int], int]:
         """Everything over one denominator, and this denominator."""
         if len(self.parts) == 1:
             ((denominator, shares),) = self.parts.items()
             return shares, denominator
         common = lcm(*self.parts)
-        total: dict[Target, int] = {}
+        total: dict[_Target, int] = {}
         for denominator, shares in self.parts.items():
             times = common // denominator
             for target, nanojoules in shares.items():
@@ -103,7 +103,7 @@ def book(
 
     `integrated` says that the energy itself is an integral of power and no counter's: never measured.
     """
-    active = evidence.busy or _samples_show_activity(evidence, everybody)
+    active = is_active(evidence, everybody)
     parts = set(evidence.instances)
     tenants = [one for one in everybody if not one.draws and (not parts or one.process.device in parts)]
     # Known by a record or a sample of the whole Gpu alone: on which Instance it was, nobody can say.
@@ -122,13 +122,16 @@ def book(
     return Booked(
         delta,
         method,
-        rounded.get(IDLE, 0),
-        rounded.get(UNATTRIBUTED, 0),
+        rounded.get(_IDLE, 0),
+        rounded.get(_UNATTRIBUTED, 0),
         {one.key: rounded[one.rank] for one in everybody if rounded.get(one.rank)},
     )
 
 
-def _samples_show_activity(evidence: Evidence, everybody: Iterable[Residence]) -> bool:
+def is_active(evidence: Evidence, everybody: Iterable[Residence]) -> bool:
+    """Whether the Gpu worked at any time in the interval, as far as the driver tells (rule 5)."""
+    if evidence.busy:
+        return True
     drawing = frozenset(one.process.pid for one in everybody if one.draws)
     return any(is_activity(sample, drawing) for sample in evidence.samples)
 
@@ -137,22 +140,19 @@ def _is_measured(
     evidence: Evidence,
     tenants: Sequence[Residence],
     everybody: Sequence[Residence],
-    rounded: Mapping[Target, int],
+    rounded: Mapping[_Target, int],
 ) -> bool:
     """Rule 6; and an interval with nobody at all in it, all of it idle, was not split either.
 
     Under MIG the driver tells no samples, so nothing that somebody was on is measured.
     """
-    if rounded.get(UNATTRIBUTED):
+    if rounded.get(_UNATTRIBUTED):
         return False
     if not everybody:
         return True
     if not evidence.samples_readable:
         return False
     return len(everybody) == len(tenants) == 1 and tenants[0].certain
-
-
-# Floor
 
 
 def _floor(
@@ -175,7 +175,7 @@ def _floor(
         elif present:
             _equally(charged, present, span * resident)
         else:
-            charged.add(IDLE, span * empty)
+            charged.add(_IDLE, span * empty)
     if total <= most:
         split.take(charged, 1, 1)
     else:
@@ -214,7 +214,7 @@ def _floor_of_parts(
         if part in by_part:
             _equally(split, by_part[part], span * empty * size, everything)
             _equally(split, by_part[part], span * (resident - empty) * size, taken)
-    split.add(IDLE, span * empty * (everything - taken), everything)
+    split.add(_IDLE, span * empty * (everything - taken), everything)
 
 
 def part_sizes(evidence: Evidence) -> dict[Instance, int]:
@@ -233,9 +233,6 @@ def _whole(evidence: Evidence) -> int:
     if _are_counted(evidence):
         return evidence.gpu.sm_count or 0
     return slices_of(evidence.gpu)
-
-
-# Rest
 
 
 def _rest(
@@ -259,7 +256,7 @@ def _rest(
         _by_time(split, tenants, rest)
     else:
         split.basis = ACTIVITY if active else EQUAL
-        split.add(UNATTRIBUTED if active else IDLE, rest)
+        split.add(_UNATTRIBUTED if active else _IDLE, rest)
 
 
 def _by_time(split: Split, tenants: Sequence[Residence], nanojoules: int, divided_by: int = 1) -> None:
@@ -289,10 +286,10 @@ def _rest_of_parts(
         split.basis = SLICES
     total = sum(weights.values())
     if not total:
-        split.add(UNATTRIBUTED if active else IDLE, rest)
+        split.add(_UNATTRIBUTED if active else _IDLE, rest)
         return
     for part, weight in weights.items():
         if part in by_part:
             _by_time(split, by_part[part], rest * weight, total)
         else:
-            split.add(UNATTRIBUTED, rest * weight, total)
+            split.add(_UNATTRIBUTED, rest * weight, total)

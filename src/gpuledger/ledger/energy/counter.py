@@ -30,8 +30,8 @@ class Epoch:
         return bool(self.driver_load and other.driver_load and self.driver_load != other.driver_load)
 
     def or_known(self, other: Epoch) -> Epoch:
-        """The same life with the driver load that either of the two knows."""
-        return self if self.driver_load else other
+        """This life, with the driver load that `other` knows of the same boot."""
+        return other if self.boot_id == other.boot_id and not self.driver_load else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,20 +52,12 @@ class Stored:
 
 
 class EnergyBook:
-    """Books of all Gpus; used by the tick thread alone.
+    """Books of all Gpus; used by the tick thread alone. `given` are configured floors for every Gpu."""
 
-    `stored` is what an earlier run left, by Gpu uuid. `given` are configured floors for every Gpu.
-    """
-
-    def __init__(
-        self,
-        given: Floors,
-        policy: Policy = Policy.APPORTIONED,
-        stored: Mapping[str, Stored] | None = None,
-    ) -> None:
+    def __init__(self, given: Floors, policy: Policy = Policy.APPORTIONED) -> None:
         self._given = given
         self._policy = policy
-        self._stored = dict(stored or {})
+        self._stored: dict[str, Stored] = {}
         self.books: dict[str, GpuBook] = {}
 
     @property

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess, ProcessKey, UtilizationSample
 
-# Below this a process that only draws is a desktop, not activity.
-_DESKTOP = 0.05
+# Below this share of time a process that only draws is a desktop, not activity.
+DESKTOP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +86,4 @@ def engine_time(sample: UtilizationSample) -> float:
 
 def is_activity(sample: UtilizationSample, drawing: frozenset[int]) -> bool:
     """Whether a sample says that the Gpu worked: a desktop's flicker does not."""
-    return engine_time(sample) >= _DESKTOP if sample.pid in drawing else engine_time(sample) > 0
+    return engine_time(sample) >= DESKTOP if sample.pid in drawing else engine_time(sample) > 0

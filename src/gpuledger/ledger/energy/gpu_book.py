@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, Policy, book
+from gpuledger.ledger.energy.booking import MEASURED, SLICES, Booked, Policy, book, is_active
 from gpuledger.ledger.energy.counter import LONGEST, Counter, Epoch, Tick, Verdict
-from gpuledger.ledger.energy.evidence import Evidence, Sighting, is_activity
+from gpuledger.ledger.energy.evidence import DESKTOP, Evidence, Sighting
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorBook, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.model.devices import Gpu, Instance
@@ -57,6 +58,23 @@ class Posted:
     def voided(self) -> Posted:
         """The same energy as nobody's who is known: it could not be posted otherwise."""
         return replace(self, booked=_NOTHING, unobserved=self.millijoules, residents=())
+
+
+class _Look(NamedTuple):
+    """One tick's look at the Gpu. `at` is on the source's clock; `parts` are the Readings of its Instances,
+    none without MIG; `good` says that every process list could be read.
+    """
+
+    at: float
+    unix: float
+    parts: Sequence[Reading]
+    sighting: Sighting
+    good: bool
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """The Instances that it is cut into."""
+        return tuple([part.device for part in self.parts if isinstance(part.device, Instance)])
 
 
 @dataclass(slots=True)
@@ -126,7 +144,7 @@ class GpuBook:
         self._integrate(at, reading)
         sighting = Sighting(at, {process.key: process for processes in lists for process in processes or ()})
         self._gather(at, unix, reading, parts)
-        posted = self._close(at, unix, reading, parts, sighting, good=good)
+        posted = self._close(_Look(at, unix, parts, sighting, good), reading)
         if good and self.evidence is not None and self.evidence.first is not sighting:
             self.evidence.between.append(sighting)
         return posted
@@ -167,10 +185,10 @@ class GpuBook:
             self._gather_activity(at, evidence, parts)
 
     def _is_desktop(self, reading: Reading) -> bool:
-        """Only drawing processes, and below 5 %: a desktop's flicker is no activity."""
+        """Only drawing processes, and little to draw: a desktop's flicker is no activity."""
         somebody = reading.processes or ()
         drawing = bool(somebody) and not any(process.computes for process in somebody)
-        return drawing and (reading.get(UTILIZATION) or 0.0) < 0.05
+        return drawing and (reading.get(UTILIZATION) or 0.0) < DESKTOP
 
     def _gather_activity(self, at: float, evidence: Evidence, parts: Sequence[Reading]) -> None:
         since, evidence.activity_at = evidence.activity_at, at
@@ -182,55 +200,45 @@ class GpuBook:
             evidence.activity[part.device] = evidence.activity.get(part.device, 0.0) + ratio * (at - since)
             evidence.busy = evidence.busy or ratio > 0
 
-    def _close(
-        self,
-        at: float,
-        unix: float,
-        reading: Reading,
-        parts: Sequence[Reading],
-        sighting: Sighting,
-        *,
-        good: bool,
-    ) -> list[Posted]:
+    def _close(self, now: _Look, reading: Reading) -> list[Posted]:
         energy = reading.get(ENERGY)
         if energy is None:
-            if self.has_counter or not good or self.power is None:
+            if self.has_counter or not now.good or self.power is None:
                 return []
-            return self._close_integrated(at, unix, parts, sighting)
+            return self._close_integrated(now)
         if not self.has_counter:
             # Power stood in for it until now.
             self.has_counter = True
-            self.counter, _ = self.counter.read(Tick(at, int(energy), good, None))
-            self.still_since = at
-            return self._end_integral(at, unix, parts, sighting, good=good)
+            self.counter, _ = self.counter.read(Tick(now.at, int(energy), now.good, None))
+            self.still_since = now.at
+            return self._end_integral(now)
         limit = reading.get(POWER_LIMIT_MAX) or reading.get(POWER_LIMIT)
         before = self.counter
-        self.counter, verdict = before.read(Tick(at, int(energy), good, limit))
+        self.counter, verdict = before.read(Tick(now.at, int(energy), now.good, limit))
         self.invalid += verdict.invalid
         if verdict.epoch_closed:
             self.ended_load = before.epoch.driver_load
         moved = self.counter.moved_at != before.moved_at
         if self.still_since is None or moved:
-            self.still_since = at
-        if self.frozen and not moved:
-            return self._close_integrated(at, unix, parts, sighting) if good else []
+            self.still_since = now.at
         if self.frozen:
-            return self._thaw(at, unix, parts, sighting, good=good)
-        if self._is_frozen(at, good=good):
-            return self._freeze(at, unix, parts, sighting)
+            if moved:
+                return self._thaw(now)
+            return self._close_integrated(now) if now.good else []
+        if self._is_frozen(now):
+            return self._freeze(now)
         if moved and not verdict.closes:
             # What the counter told is not to be had from power once more.
             self.integral = 0.0
-        tail = self._unobserved(verdict.tail, unix, before.life)
-        return tail + self._act(verdict, at, unix, parts, sighting)
+        return self._unobserved(verdict.tail, now.unix, before.life) + self._act(verdict, now)
 
-    def _is_frozen(self, at: float, *, good: bool) -> bool:
-        still = self.still_since is not None and at - self.still_since >= LONGEST
+    def _is_frozen(self, now: _Look) -> bool:
+        still = self.still_since is not None and now.at - self.still_since >= LONGEST
         # A reading under suspicion did move, if only nobody knows yet from where.
         still = still and self.counter.aside is None
-        return good and still and self.power is not None and self.power[0] > 0
+        return now.good and still and self.power is not None and self.power[0] > 0
 
-    def _freeze(self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting) -> list[Posted]:
+    def _freeze(self, now: _Look) -> list[Posted]:
         """From its last move on, power stands in for the counter."""
         self.frozen = True
         before = self.counter
@@ -239,8 +247,7 @@ class GpuBook:
         if before.tail:
             # Then what is integrated is not the power of the whole interval: it teaches nothing.
             self.quiet_since = None
-        tail = self._unobserved(before.tail, unix, before.life)
-        return tail + self._close_integrated(at, unix, parts, sighting)
+        return self._unobserved(before.tail, now.unix, before.life) + self._close_integrated(now)
 
     def _unobserved(
         self, millijoules: int, unix: float, life: int, *, integrated: bool = False
@@ -251,9 +258,7 @@ class GpuBook:
         began = self.seen_unix if self.seen_unix is not None else unix
         return [Posted(self.gpu, min(began, unix), unix, _NOTHING, millijoules, life, integrated=integrated)]
 
-    def _thaw(
-        self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting, *, good: bool
-    ) -> list[Posted]:
+    def _thaw(self, now: _Look) -> list[Posted]:
         """The counter moves again: an epoch of its own begins where it now stands."""
         self.frozen = False
         here = self.counter.last or 0
@@ -262,95 +267,75 @@ class GpuBook:
             opening=here,
             booked=here,
             last=here,
-            last_at=at,
-            moved_at=at,
-            started_at=at if good else None,
+            last_at=now.at,
+            moved_at=now.at,
+            started_at=now.at if now.good else None,
             refresh=self.counter.refresh,
             life=self.counter.life + 1,
         )
-        return self._end_integral(at, unix, parts, sighting, good=good)
+        return self._end_integral(now)
 
-    def _end_integral(
-        self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting, *, good: bool
-    ) -> list[Posted]:
+    def _end_integral(self, now: _Look) -> list[Posted]:
         """Power stands in no longer: book what was integrated, to nobody where the lists do not tell."""
-        if not good:
+        if not now.good:
             self.evidence = None
-        posted = self._close_integrated(at, unix, parts, sighting)
-        if not good:
+        posted = self._close_integrated(now)
+        if not now.good:
             self.evidence = None
         return posted
 
-    def _act(
-        self,
-        verdict: Verdict,
-        at: float,
-        unix: float,
-        parts: Sequence[Reading],
-        sighting: Sighting,
-    ) -> list[Posted]:
+    def _act(self, verdict: Verdict, now: _Look) -> list[Posted]:
         if verdict.closes:
-            posted = [self._booked(at, unix, verdict.delta, parts, sighting, integrated=False)]
+            posted = [self._booked(now, verdict.delta, integrated=False)]
         else:
-            posted = self._unobserved(verdict.unobserved, unix, self.counter.life)
+            posted = self._unobserved(verdict.unobserved, now.unix, self.counter.life)
         if verdict.epoch_closed:
             self.evidence = None
-        if self.counter.started_at == at:
-            self._begin(unix, parts, sighting)
+        if self.counter.started_at == now.at:
+            self._begin(now)
         return posted
 
-    def _close_integrated(
-        self, at: float, unix: float, parts: Sequence[Reading], sighting: Sighting
-    ) -> list[Posted]:
+    def _close_integrated(self, now: _Look) -> list[Posted]:
         millijoules = int(self.integral)
         if self.evidence is not None:
-            posted = [self._booked(at, unix, millijoules, parts, sighting, integrated=True)]
+            posted = [self._booked(now, millijoules, integrated=True)]
         else:
             # Power was told, but for too long not who was there.
-            posted = self._unobserved(millijoules, unix, self.counter.life, integrated=True)
+            posted = self._unobserved(millijoules, now.unix, self.counter.life, integrated=True)
         # What is less than a millijoule stays for the next interval.
         left = self.integral % 1
-        self._begin(unix, parts, sighting)
+        self._begin(now)
         self.integral = left
         return posted
 
-    def _begin(self, unix: float, parts: Sequence[Reading], sighting: Sighting) -> None:
-        instances = tuple(part.device for part in parts if isinstance(part.device, Instance))
-        self.evidence = Evidence(self.gpu, sighting, instances, offset=self.offset or 0.0, ghosts=self.ghosts)
+    def _begin(self, now: _Look) -> None:
+        self.evidence = Evidence(
+            self.gpu, now.sighting, now.instances, offset=self.offset or 0.0, ghosts=self.ghosts
+        )
         self.integral = 0.0
-        self.began_unix = unix
-        self.seen_unix = unix
+        self.began_unix = self.seen_unix = now.unix
 
-    def _booked(
-        self,
-        at: float,
-        unix: float,
-        delta: int,
-        parts: Sequence[Reading],
-        sighting: Sighting,
-        *,
-        integrated: bool,
-    ) -> Posted:
+    def _booked(self, now: _Look, delta: int, *, integrated: bool) -> Posted:
         evidence = self.evidence
         assert evidence is not None
-        length = round((at - evidence.began) * 1e6)
-        everybody = residences(evidence, sighting, unix)
+        length = round((now.at - evidence.began) * 1e6)
+        everybody = residences(evidence, now.sighting, now.unix)
         self.ghosts = {
-            one.process.pid: one.process for one in everybody if not evidence.lists(one.key, sighting)
+            one.process.pid: one.process for one in everybody if not evidence.lists(one.key, now.sighting)
         }
         floors = self.floors.floors
-        if tuple(part.device for part in parts) != evidence.instances:
+        if now.instances != evidence.instances:
             # Cut anew meanwhile: who had which SMs in this interval cannot be said.
             booked = Booked(delta, SLICES, 0, delta, {})
         else:
             booked = book(
                 evidence, length, delta, everybody, floors, integrated=integrated, policy=self.policy
             )
-        self._learn(at, unix, length, delta, everybody)
+        self._learn(now, length, delta, everybody)
         return Posted(
             self.gpu,
             self.began_unix,
-            unix,
+            now.unix,
             booked,
             life=self.counter.life,
             floors=floors,
@@ -359,23 +344,20 @@ class GpuBook:
             length=length,
         )
 
-    def _learn(self, at: float, unix: float, length: int, delta: int, everybody: Sequence[Residence]) -> None:
+    def _learn(self, now: _Look, length: int, delta: int, everybody: Sequence[Residence]) -> None:
         """Quiet intervals teach the floor: none active now nor for the ten seconds before."""
         evidence = self.evidence
         assert evidence is not None
-        drawing = frozenset(one.process.pid for one in everybody if one.draws)
-        active = evidence.busy or any(is_activity(sample, drawing) for sample in evidence.samples)
         unknown = bool(everybody) and not evidence.samples_readable and evidence.activity is None
-        if active or unknown:
+        if unknown or is_active(evidence, everybody):
             self.quiet_since = None
             return
         if self.quiet_since is None:
-            self.quiet_since = at
+            self.quiet_since = now.at
         elif evidence.began - self.quiet_since >= QUIET_AFTER and length:
             tenants = [one for one in everybody if not one.draws]
-            constant = all(one.certain for one in tenants)
-            if constant:
-                self.floors.learn(unix, delta * 1_000_000 // length, length / 1e6, anybody=bool(tenants))
+            if all(one.certain for one in tenants):
+                self.floors.learn(now.unix, delta * 1_000_000 // length, length / 1e6, anybody=bool(tenants))
 
 
 def _offset(newest: float, at: float, unix: float, before: float | None) -> float:

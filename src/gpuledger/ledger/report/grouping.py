@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpuledger.ledger.owners import user_of
 from gpuledger.ledger.report.party import Party
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError, unknown
@@ -69,8 +70,13 @@ def _name(owner: Workload) -> Key:
 
 def _job(owner: Workload) -> Key:
     """A batch system's job, or the Kubernetes Job that made the pod."""
-    made = owner.controller if owner.controller_kind == "Job" else ""
+    made = kubernetes_job(owner)
     return (owner.namespace if made else "", owner.job or made)
+
+
+def kubernetes_job(owner: Workload) -> str:
+    """The Job that made the pod; empty where none did."""
+    return owner.controller if owner.controller_kind == "Job" else ""
 
 
 _BY_OWNER: dict[str, tuple[tuple[str, ...], Callable[[Workload], Key]]] = {
@@ -81,8 +87,7 @@ _BY_OWNER: dict[str, tuple[tuple[str, ...], Callable[[Workload], Key]]] = {
         ("namespace", "pod", "container"),
         lambda owner: (owner.namespace, owner.pod, owner.container),
     ),
-    # The users of a pod's containers are no names of this machine.
-    "user": (("user",), lambda owner: ("" if owner.kind == "pod" else owner.user,)),
+    "user": (("user",), lambda owner: (user_of(owner),)),
     "job": (("namespace", "job"), _job),
 }
 GROUPINGS = (*_BY_OWNER, "gpu", "command")

@@ -19,14 +19,16 @@ _WANTED = (
 
 def moment(flag: str, written: str, now: float) -> float:
     """Unix seconds. Raises UsageError that names the flag and says what it takes."""
-    found = _moment(flag, written, now)
+    try:
+        found = _moment(written.strip(), now)
+    except (ValueError, OverflowError, OSError):
+        found = -1.0
     if not 0 <= found < _LATEST:
         raise UsageError(f"{flag}: {_WANTED}, not '{written}'")
     return found
 
 
-def _moment(flag: str, written: str, now: float) -> float:
-    word = written.strip()
+def _moment(word: str, now: float) -> float:
     here = datetime.fromtimestamp(now).astimezone()
     midnight = datetime.combine(here.date(), time())
     days = {
@@ -38,15 +40,9 @@ def _moment(flag: str, written: str, now: float) -> float:
     if word.lower() in days:
         return days[word.lower()].timestamp()
     if word[:1].isdigit() and word[-1:] in "smhd":
-        try:
-            return now - _AGO(word)
-        except ValueError:
-            raise UsageError(f"{flag}: {_WANTED}, not '{written}'") from None
-    try:
-        # Without an offset it is local, by the rules of the day in question.
-        return datetime.fromisoformat(word).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{flag}: {_WANTED}, not '{written}'") from None
+        return now - _AGO(word)
+    # Without an offset it is local, by the rules of the day in question.
+    return datetime.fromisoformat(word).timestamp()
 
 
 def period(since: str, until: str, now: float) -> tuple[int, int]:

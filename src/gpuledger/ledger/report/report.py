@@ -13,10 +13,10 @@ from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.tally import Amount, Tally, own_amounts
 from gpuledger.model.devices import Device
+from gpuledger.model.session import PROCESS
 
 N = TypeVar("N", int, Fraction)
 
-PROCESS = "process"
 _MICRO = 1_000_000
 
 
@@ -122,7 +122,7 @@ def report(
     """What a finished Tally holds, as rows."""
     lines = [_line(key, amount, prices) for key, amount in tally.amounts.items()]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
-    own = [_own(account, millijoules, prices) for account, millijoules in own_amounts(tally.gpus).items()]
+    own = [own_line(account, millijoules, prices) for account, millijoules in own_amounts(tally.gpus).items()]
     gpus = []
     for uuid, amount in tally.gpus.items():
         _, index, model = gpu_key(uuid, devices)
@@ -131,16 +131,7 @@ def report(
     gpus.sort(key=lambda gpu: (int(gpu.index or -1), gpu.uuid))
     # A bound of everybody together is no bound of anybody's bill.
     total = replace(together((*lines, *own), ("total",)), high=None)
-    return Report(
-        grouping,
-        prices,
-        period,
-        lines,
-        own,
-        total,
-        gpus,
-        tally.occupied,
-    )
+    return Report(grouping, prices, period, lines, own, total, gpus, tally.occupied)
 
 
 def together(lines: Iterable[Line], key: Key) -> Line:
@@ -170,7 +161,6 @@ def _sum(values: Iterable[N | None]) -> N | None:
 
 def _line(key: Key, amount: Amount, prices: Prices) -> Line:
     millijoules = amount.millijoules
-    cost = prices.energy_cost(millijoules) + prices.time_cost(amount.resident)
     return Line(
         key,
         methods=dict(amount.methods),
@@ -179,16 +169,18 @@ def _line(key: Key, amount: Amount, prices: Prices) -> Line:
         held=amount.held,
         allocated=amount.allocated,
         sessions=amount.sessions,
-        cost=cost if prices.any_price else None,
-        grams=None if prices.co2 is None else prices.grams(millijoules),
+        cost=prices.cost(millijoules, amount.resident),
+        grams=prices.grams(millijoules),
     )
 
 
-def _own(account: str, millijoules: int, prices: Prices) -> Line:
+def own_line(account: str, millijoules: int, prices: Prices, bound: int | None = None) -> Line:
+    """The row of one of the Gpus' own accounts."""
     return Line(
         (account,),
         account,
         methods={account: millijoules},
         cost=None if prices.kwh is None else prices.energy_cost(millijoules),
-        grams=None if prices.co2 is None else prices.grams(millijoules),
+        grams=prices.grams(millijoules),
+        bound=bound,
     )

@@ -91,6 +91,12 @@ class Prices:
         """Whether there is a cost at all."""
         return self.kwh is not None or self.gpu_hour is not None
 
+    def cost(self, millijoules: int, gpu_seconds: Fraction) -> Fraction | None:
+        """Of both, in the currency; None where neither has a price."""
+        if not self.any_price:
+            return None
+        return self.energy_cost(millijoules) + self.time_cost(gpu_seconds)
+
     def energy_cost(self, millijoules: int) -> Fraction:
         """In the currency; 0 without a price."""
         return self._kwh(millijoules) * Fraction(self.kwh or 0)
@@ -99,9 +105,9 @@ class Prices:
         """In the currency; 0 without a price."""
         return gpu_seconds / SECONDS_PER_HOUR * Fraction(self.gpu_hour or 0)
 
-    def grams(self, millijoules: int) -> Fraction:
-        """Of CO2; 0 where it is not set."""
-        return self._kwh(millijoules) * Fraction(self.co2 or 0)
+    def grams(self, millijoules: int) -> Fraction | None:
+        """Of CO2; None where it is not set."""
+        return None if self.co2 is None else self._kwh(millijoules) * Fraction(self.co2)
 
     def _kwh(self, millijoules: int) -> Fraction:
         """The building's kilowatt-hours."""

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from fractions import Fraction
+from typing import Any, Final
 
 from gpuledger.ledger.report.columns import Column, columns, rounded
 from gpuledger.ledger.report.report import Line, Report
+from gpuledger.ledger.report.settings import SECONDS_PER_HOUR
+from gpuledger.model.session import PROCESS
+from gpuledger.model.text import in_one_line
 
 JSON_VERSION = 1
+
+# The full-width ones are taken for the others where they are in use.
+_FORMULA: Final = re.compile("(?:^|(?<=;))(?=\\s*[=+@\uff1d\uff0b\uff0d\uff20-])")
 
 
 def as_csv(report: Report) -> str:
     """A header, a row per line, the Gpus' own accounts last: the columns sum to what the Gpus used.
 
-    A name that begins like a formula has an apostrophe before it.
+    Names are `harmless`.
     `millijoules` is exact; the other numbers have the digits of `columns`.
     """
     lines = (*report.lines, *report.own)
@@ -61,18 +69,22 @@ def as_json(report: Report) -> dict[str, Any]:
                 "gpu": gpu.index,
                 "model": gpu.model,
                 "millijoules": gpu.millijoules,
-                "observed_hours": round(float(gpu.observed / 3600), 6),
+                "observed_hours": _hours(gpu.observed),
             }
             for gpu in report.gpus
         ],
-        "occupied_gpu_hours": None if report.occupied is None else round(float(report.occupied / 3600), 6),
+        "occupied_gpu_hours": None if report.occupied is None else _hours(report.occupied),
         **({"notes": list(report.notes)} if report.notes else {}),
     }
 
 
 def harmless(name: str) -> str:
-    """A name for a cell: spreadsheets run what begins like a formula, and anybody may name a process so."""
-    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
+    """A name for a cell: anybody may name a process so that a spreadsheet runs it or a terminal obeys it.
+
+    What begins like a formula has an apostrophe before it, also behind a semicolon: there a cell begins for
+    spreadsheets of countries in which the comma is in numbers. What cannot be printed is spelled out.
+    """
+    return _FORMULA.sub("'", in_one_line(name))
 
 
 def iso(unix: float) -> str:
@@ -105,7 +117,11 @@ def _exact(line: Line, column: Column) -> Decimal | None:
 def _key(line: Line, report: Report) -> tuple[str, ...]:
     """The cells that name a row; the Gpus' own accounts have no name but their account."""
     width = len(report.grouping.columns)
-    return line.key if line.account == "process" else ("",) * width
+    return line.key if line.account == PROCESS else ("",) * width
+
+
+def _hours(seconds: Fraction) -> float:
+    return round(float(seconds / SECONDS_PER_HOUR), 6)
 
 
 def _plain(number: Decimal | None) -> str:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.party import Party
-
-IDLE, UNATTRIBUTED, UNOBSERVED = "idle", "unattributed", "unobserved"
+from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 
 class Energy(NamedTuple):

@@ -18,12 +18,12 @@ from gpuledger.ledger.report.explain import (
     SessionLine,
     With,
 )
+from gpuledger.ledger.report.grouping import kubernetes_job
 from gpuledger.ledger.report.party import Party, party_from, party_of
 from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import session_party
-from gpuledger.ledger.store.rows import SESSION_COLUMNS, workload_of
-from gpuledger.model.devices import Instance
+from gpuledger.ledger.store.rows import SESSION_COLUMNS, session_of, workload_of
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import UNKNOWN
 
@@ -55,12 +55,9 @@ class Wanted:
     def takes(self, party: Party) -> bool:
         """Whether a party is of it; a process id tells none."""
         owner = party.owner
-        if self.kind == "pod":
-            return owner.pod == self.name and self.namespace in ("", owner.namespace)
-        made = owner.controller if owner.controller_kind == "Job" else ""
-        return (
-            self.kind == "job" and self.name in (owner.job, made) and self.namespace in ("", owner.namespace)
-        )
+        if self.kind == "pid" or self.namespace not in ("", owner.namespace):
+            return False
+        return self.name in ((owner.pod,) if self.kind == "pod" else (owner.job, kubernetes_job(owner)))
 
     @property
     def condition(self) -> tuple[str, tuple[object, ...]]:
@@ -110,23 +107,25 @@ def explain(history: History, word: str, since: int, until: int) -> Explanation:
         forms = " or ".join(f"{who.kind}:{word}" for who, *_ in found)
         raise GpuledgerError(f"'{word}' is several things in the books: say {forms}")
     ((who, sessions, parties, handovers),) = found
-    spaces = {row[18] for row in sessions} | {party.owner.namespace for party in parties.values()}
-    spaces |= {party.owner.namespace for party, _ in handovers}
+    everybody = [*map(session_party, sessions), *parties.values(), *(party for party, _ in handovers)]
+    spaces = {party.owner.namespace for party in everybody}
     if who.kind != "pid" and len(spaces) > 1:
         forms = " or ".join(f"{who.kind}:{space}/{who.name}" for space in sorted(spaces))
         raise GpuledgerError(f"'{word}' is in several namespaces: say {forms}")
     reader = _Reader(history, {row[0] for row in sessions}, parties)
     hours = (max(since, history.first_hour or since), min(until, history.end_hour))
     intervals = [*reader.folded(*hours), *reader.detailed(*hours)]
-    lines = [_line(row, history) for row in sessions if _overlaps(row, since * HOUR, until * HOUR)]
+    lines = [_line(row, history) for row in sessions]
     lost = NOTHING_LOST
     detail = history.first_detail
     if who.kind == "pid" and (detail is None or since < detail):
         # Whenever it ends: what has no detail is older than all that has.
         every = list(reader.detailed(0, history.end_hour))
-        lost = _lost([_line(row, history) for row in sessions], every)
-    held = [one for _, one in handovers if one.begins < until * HOUR and one.ends >= since * HOUR]
-    return Explanation(str(who), intervals, lines, lost, held)
+        lost = _lost(lines, every)
+    begins, ends = since * HOUR, until * HOUR
+    shown = [one for one in lines if one.first_seen < ends and one.last_seen + _LATE >= begins]
+    held = [one for _, one in handovers if one.begins < ends and one.ends >= begins]
+    return Explanation(str(who), intervals, shown, lost, held)
 
 
 def _lost(sessions: Sequence[SessionLine], intervals: Sequence[Interval]) -> Lost:
@@ -166,17 +165,12 @@ def _handovers(history: History, who: Wanted) -> list[tuple[Party, HandoverLine]
     return found
 
 
-def _overlaps(row: Sequence[Any], since: float, until: float) -> bool:
-    last_seen = row[SESSION_COLUMNS]
-    return bool(row[30] < until and last_seen + _LATE >= since)
-
-
 def _place(history: History, uuid: str) -> tuple[str, str]:
     """Index and uuid of the Gpu of a Device, as one text, and `GI_CI` of an Instance."""
     device = history.devices.get(uuid)
     if device is None:
         return uuid, ""
-    return f"{device.gpu.index} {device.gpu.uuid}", device.name if isinstance(device, Instance) else ""
+    return f"{device.gpu.index} {device.gpu.uuid}", device.instance
 
 
 class _Reader:
@@ -264,19 +258,18 @@ def party_name(party: Party) -> str:
 
 
 def _line(row: Sequence[Any], history: History) -> SessionLine:
-    party = session_party(row)
-    usage = row[SESSION_COLUMNS:]
-    last, ended, exit_seen, _, _, _, _, held, measured, apportioned, high = usage[:11]
+    one = session_of(tuple(row), history.devices)
+    ended, exit_seen = row[SESSION_COLUMNS + 1 : SESSION_COLUMNS + 3]
     return SessionLine(
-        row[5],
-        party.command,
-        *_place(history, party.device),
-        row[30],
-        last,
+        one.process.pid,
+        one.process.command,
+        *_place(history, one.process.device.uuid),
+        one.first_seen,
+        one.last_seen,
         ended is not None,
         bool(exit_seen),
-        held,
-        measured,
-        apportioned,
-        high,
+        one.held_seconds,
+        one.measured,
+        one.apportioned,
+        one.high,
     )

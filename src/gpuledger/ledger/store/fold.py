@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.ledger.report.party import Party, party_of, party_text
+from gpuledger.ledger.report.party import Party, party_text
 from gpuledger.ledger.seconds import HOUR, MINUTE, pack
-from gpuledger.ledger.store.presence import LIVES, handovers_there, session_party, sessions_there
+from gpuledger.ledger.store.presence import LIVES, handovers_there, party_of_session, sessions_there
 from gpuledger.ledger.store.rows import Row
-from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -198,9 +197,8 @@ class Parties:
         return number
 
     def of_session(self, session: int, hour: int) -> int:
-        """The number of a session's party; of a session that was lost, of nobody who is known."""
+        """The number of a session's party in this hour."""
         party = self._sessions.get(session)
         if party is None:
-            row = self._connection.execute("SELECT * FROM sessions WHERE number = ?", (session,)).fetchone()
-            party = self._sessions[session] = session_party(row) if row else party_of("", UNKNOWN)
+            party = self._sessions[session] = party_of_session(self._connection, session)
         return self.number(party, hour)

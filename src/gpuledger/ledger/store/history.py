@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.ledger.report.party import Party, party_from, party_of
+from gpuledger.ledger.report.party import Party, party_from
 from gpuledger.ledger.report.tally import Energy, Times
 from gpuledger.ledger.seconds import HOUR, unpack
 from gpuledger.ledger.store.fold import microseconds, times_from
-from gpuledger.ledger.store.presence import handovers_there, session_party, sessions_there
+from gpuledger.ledger.store.presence import NOBODY, handovers_there, party_of_session, sessions_there
 from gpuledger.ledger.store.rows import devices_of
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -61,7 +60,7 @@ class History:
         self.last = float(meta.get("unix", 0.0))
         self._times_from = times_from(self.connection)
         self.party = lru_cache(_CACHED)(self._read_party)
-        self.session = lru_cache(_CACHED)(self._read_session)
+        self.session = lru_cache(_CACHED)(partial(party_of_session, self.connection))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -185,11 +184,7 @@ class History:
 
     def _read_party(self, number: int) -> Party:
         row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
-        return party_from(row[0]) if row else party_of("", UNKNOWN)
-
-    def _read_session(self, number: int) -> Party:
-        row = self.connection.execute("SELECT * FROM sessions WHERE number = ?", (number,)).fetchone()
-        return session_party(row) if row else party_of("", UNKNOWN)
+        return party_from(row[0]) if row else NOBODY
 
 
 def _remedy(error: Exception) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from gpuledger.ledger.owners import user_of
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, session_of
 from gpuledger.model.devices import Device
 from gpuledger.model.session import SessionRow
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 Position = tuple[float, int]
 FIRST: Position = (-inf, -1)
 
-_COLUMNS = """sessions.*, usage.last_seen, usage.ended, usage.exit_seen, usage.peak_memory, usage.sm_seconds,
-    usage.sm_known, usage.sm_most, usage.held_seconds, usage.measured, usage.apportioned, usage.high,
-    usage.begun, usage.latest, usage.stay, usage.stays"""
 # As `presence` finds who was there; the three parts have no session in common.
 _ENDED = (
     "ended IS NOT NULL AND begun >= :since - 86400 AND begun <= :until AND latest >= :since",
@@ -48,7 +46,6 @@ class Asked:
     def has(self, row: SessionRow) -> bool:
         """Whether an open session is one of them."""
         gpu, owner = row.process.device.gpu, row.process.workload
-        user = "" if owner.kind == "pod" else owner.user
         return (
             self.open is not False
             and row.first_seen <= self.until
@@ -57,13 +54,15 @@ class Asked:
             and self.gpu in (None, gpu.uuid, str(gpu.index))
             and self.namespace in (None, owner.namespace)
             and self.pod in (None, owner.pod)
-            and self.user in (None, user)
+            and self.user in (None, user_of(owner))
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A session, open or ended (`ended` in unix seconds); `exit_seen` as in `Session`."""
+    """A session. `ended` is unix seconds, None while it runs; `exit_seen` is false where the end was inferred
+    after a time in which nobody looked.
+    """
 
     row: SessionRow
     ended: float | None = None
@@ -82,7 +81,7 @@ def sessions_between(
     conditions, values = _conditions(asked)
     times = [*(() if asked.open else _ENDED), *(() if asked.open is False else (_OPEN,))]
     query = " UNION ALL ".join(
-        f"SELECT {_COLUMNS} FROM usage JOIN sessions USING (number) WHERE {' AND '.join((time, *conditions))}"
+        f"SELECT * FROM sessions JOIN usage USING (number) WHERE {' AND '.join((time, *conditions))}"
         for time in times
     )
     values |= {"limit": limit}
@@ -101,7 +100,7 @@ def _conditions(asked: Asked) -> tuple[list[str], dict[str, object]]:
     if asked.gpu is not None:
         found.append("(gpu = :gpu OR CAST(gpu_index AS TEXT) = :gpu)")
         values["gpu"] = asked.gpu
-    # The users of a pod's containers are no names of this machine.
+    # As `user_of` has it.
     user = "CASE owner_kind WHEN 'pod' THEN '' ELSE owner_user END"
     names = (("namespace", asked.namespace), ("pod", asked.pod), (user, asked.user))
     for place, (column, name) in enumerate(names):

@@ -59,7 +59,6 @@ def load(connection: Connection) -> Kept:
         tuple(handover_of(row, devices) for row in handed if row[1] in devices),
         elapsed,
         float(meta.get("unix", 0.0)),
-        str(meta.get("source_boot", "")),
         _following(connection, "sessions"),
         _following(connection, "spans"),
         _following(connection, "series"),

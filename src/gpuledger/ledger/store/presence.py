@@ -23,6 +23,7 @@ LIVES = (
     "ended IS NOT NULL AND latest - begun > 86400 AND begun < :since - 86400 AND latest >= :since",
     "ended IS NULL AND begun < :until AND latest >= :since",
 )
+NOBODY = party_of("", UNKNOWN)
 _SESSIONS = " UNION ALL ".join(
     "SELECT sessions.*, begun, latest, last_seen, stay, stays FROM usage JOIN sessions USING (number)"
     f" WHERE {life}"
@@ -68,6 +69,12 @@ def handovers_there(connection: Connection, since: int, until: int) -> Iterator[
 def session_party(row: Sequence[Any]) -> Party:
     """The party of a row of `sessions`."""
     return party_of(row[1], owner_of(tuple(row)), row[10])
+
+
+def party_of_session(connection: Connection, number: int) -> Party:
+    """The party of a session; of one that was lost, nobody who is known. Raises sqlite3.Error."""
+    row = connection.execute("SELECT * FROM sessions WHERE number = ?", (number,)).fetchone()
+    return session_party(row) if row else NOBODY
 
 
 def _stays_of(

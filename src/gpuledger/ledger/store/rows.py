@@ -73,7 +73,7 @@ def session_row(one: OpenSession) -> Row:
         device.uuid,
         device.gpu.uuid,
         device.gpu.index,
-        device.name if isinstance(device, Instance) else "",
+        device.instance,
         process.pid,
         start.boot_id,
         start.ticks,
@@ -108,30 +108,17 @@ def session_row(one: OpenSession) -> Row:
 
 def usage_row(one: OpenSession) -> Row:
     """A row of `usage`."""
-    return (
-        one.number,
-        one.last_seen,
-        one.ended,
-        one.ended is not None and one.watched,
-        one.peak_memory,
-        one.sm_seconds,
-        one.sm_known,
-        one.sm_most,
-        one.held_seconds,
-        one.measured,
-        one.apportioned,
-        one.high,
-        one.stay.lowest,
-        one.stay.highest,
-        one.stay.begins,
-        one.stay.count,
-    )
+    exit_seen = one.ended is not None and one.watched
+    return (one.number, one.last_seen, one.ended, exit_seen, *_used(one))
 
 
 def going_on_row(one: OpenSession) -> Row:
     """What changes in the row of `usage` while a Session is open, and its number."""
+    return (one.last_seen, *_used(one), one.number)
+
+
+def _used(one: OpenSession) -> Row:
     return (
-        one.last_seen,
         one.peak_memory,
         one.sm_seconds,
         one.sm_known,
@@ -144,7 +131,6 @@ def going_on_row(one: OpenSession) -> Row:
         one.stay.highest,
         one.stay.begins,
         one.stay.count,
-        one.number,
     )
 
 

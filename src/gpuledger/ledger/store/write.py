@@ -41,8 +41,7 @@ def write(connection: Connection, journal: Journal) -> None:
     if journal.shift:
         connection.execute("UPDATE series SET born_at = born_at + ?", (journal.shift,))
         connection.execute("UPDATE owners SET since_at = since_at + ?", (journal.shift,))
-    meta = [("elapsed", journal.elapsed), ("unix", journal.unix), ("source_boot", journal.boot_id)]
-    many("REPLACE INTO meta VALUES (?, ?)", meta)
+    many("REPLACE INTO meta VALUES (?, ?)", [("elapsed", journal.elapsed), ("unix", journal.unix)])
     if journal.devices:
         many(_DEVICE, map(rows.device_row, journal.devices.values()))
     many(_insert("gpus", 13), map(rows.gpu_row, journal.gpus.values()))

@@ -34,6 +34,9 @@ _STATUS: Final[Mapping[str, Node]] = {
     "targetsFound": Count("Targets that the agent scrapes."),
     "targetsUp": Count("Targets whose last scrape succeeded."),
     "lastError": Text("What went wrong last."),
+    "appliedSpec": Text(
+        "The specification that was applied last, all of it, as JSON: what runs on while a newer one cannot."
+    ),
 }
 _COLUMNS: Final = (
     ("GPU Nodes", "integer", ".status.gpuNodes", 0),

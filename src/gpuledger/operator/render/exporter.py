@@ -125,7 +125,8 @@ def daemon_set(naming: Naming) -> Manifest:
         "containers": [container],
         "volumes": [volume for _, volume in [*mounts, *init_volumes(exporter)]],
     }
-    notes = {} if naming.whatap else {"gpuledger/restart-on": _fingerprint(restarting(exporter))}
+    restarts = _fingerprint(restarting(exporter, facts.exporter_restarts))
+    notes = {} if naming.whatap else {"gpuledger/restart-on": restarts}
     strategy: Manifest = {"type": exporter.update_strategy}
     if exporter.update_strategy == "RollingUpdate":
         strategy["rollingUpdate"] = {"maxUnavailable": exporter.max_unavailable}

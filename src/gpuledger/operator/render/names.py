@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuledger.operator.facts import Facts, Owner
-from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.translate import WHATAP_AGENT
+from gpuledger.operator.spec import WHATAP_AGENT, GpuMonitor
 
 Manifest = dict[str, Any]
 Labels = dict[str, str]
@@ -17,17 +16,7 @@ MANAGER: Final = "gpuledger-operator"
 MONITOR: Final = "gpuledger.dev/monitor"
 MONITOR_KIND: Final = "gpuledger.dev/monitor-kind"
 ENGINE: Final = "gpuledger.dev/engine"
-_COMPONENT: Final = "app.kubernetes.io/component"
-
-# By which pods are chosen, and found by scrapers: nobody else says them.
-OWN_LABELS: Final = (
-    "app.kubernetes.io/name",
-    _COMPONENT,
-    "app.kubernetes.io/managed-by",
-    MONITOR,
-    MONITOR_KIND,
-    ENGINE,
-)
+COMPONENT: Final = "app.kubernetes.io/component"
 
 
 def owned_by(owner: Owner) -> Labels:
@@ -98,7 +87,7 @@ class Naming:
         """Labels by which the pods of a component are chosen: never another set, which Kubernetes forbids."""
         if self.whatap:
             return {"name": "whatap-node-agent"} if component == "exporter" else {"app": "whatap-open-agent"}
-        return {MONITOR: self.monitor.name, MONITOR_KIND: self.monitor.kind, _COMPONENT: component}
+        return {MONITOR: self.monitor.name, MONITOR_KIND: self.monitor.kind, COMPONENT: component}
 
     def labels(self, component: str) -> Labels:
         """Labels of an object or a pod of a component."""
@@ -109,7 +98,7 @@ class Naming:
         return {
             **app,
             **own,
-            _COMPONENT: component,
+            COMPONENT: component,
             **owned_by(self.facts.owner),
             **self.selector(component),
         }

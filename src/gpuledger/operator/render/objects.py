@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.operator.facts import Facts
 from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.accounts import accounts
 from gpuledger.operator.render.agent import agent_config, config_map, service, stateful_set
+from gpuledger.operator.render.complaints import of_agent, of_exporter
 from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
-from gpuledger.operator.render.names import Manifest, Naming, naming_of
+from gpuledger.operator.render.names import COMPONENT, Manifest, Naming, naming_of
 from gpuledger.operator.render.pods import ambiguous
-from gpuledger.operator.render.program import owned, program_config
+from gpuledger.operator.render.program import owned
+from gpuledger.operator.render.runs import agent_run, exporter_run
 from gpuledger.operator.render.secrets import Secrets
 from gpuledger.operator.render.targets import scrapes_its_own
 from gpuledger.operator.spec import GpuMonitor
@@ -31,6 +33,14 @@ class Rendered:
     receiver_missing: bool = False
     seeds: tuple[Mapping[str, Any], ...] = ()
 
+    def without_exporters(self) -> Rendered:
+        """The same without exporters and what is theirs: an agent goes on with its other targets."""
+        return replace(
+            self,
+            objects=tuple(one for one in self.objects if not _is_exporters(one)),
+            seeds=tuple(one for one in self.seeds if not _is_exporters(one)),
+        )
+
 
 def render(monitor: GpuMonitor, facts: Facts) -> Rendered:
     """The objects of a resource. Nothing is raised, whatever its schema admits."""
@@ -39,22 +49,29 @@ def render(monitor: GpuMonitor, facts: Facts) -> Rendered:
     seeds: list[Manifest] = []
     problems: list[Problem] = []
     if monitor.exporter.enabled:
-        problems += _exporter_problems(naming)
-        objects += [*exporter_config(naming), *exporter_service(naming), daemon_set(naming)]
+        pods = daemon_set(naming)
+        problems += _exporter_problems(naming, pods)
+        objects += [*exporter_config(naming), *exporter_service(naming), pods]
         if naming.whatap and not monitor.exporter.collectors:
             seeds.append(csv_config(naming))
     missing = monitor.agent.enabled and not (monitor.agent.remote_write or facts.default_remote_write)
     if monitor.agent.enabled and not missing:
         secrets = Secrets(naming.names.namespace)
         config = agent_config(naming, secrets)
-        problems += [*secrets.problems, *_agent_problems(naming, config)]
-        objects += [config_map(naming, config), service(naming), stateful_set(naming, config, secrets)]
+        pods = stateful_set(naming, config, secrets)
+        problems += [*secrets.problems, *_agent_problems(naming, config, secrets, pods)]
+        objects += [config_map(naming, config), service(naming), pods]
     return Rendered(tuple(objects), tuple(problems), missing, tuple(seeds))
 
 
-def _exporter_problems(naming: Naming) -> Iterator[Problem]:
-    exporter, path = naming.monitor.exporter, naming.monitor.exporter_path
-    yield from ambiguous(exporter.pods.env, f"{path}.{'envs' if naming.whatap else 'env'}")
+def _is_exporters(body: Mapping[str, Any]) -> bool:
+    return bool(body["metadata"]["labels"][COMPONENT] == "exporter")
+
+
+def _exporter_problems(naming: Naming, pods: Manifest) -> Iterator[Problem]:
+    monitor = naming.monitor
+    exporter, path = monitor.exporter, monitor.exporter_path
+    yield from ambiguous(exporter.pods.env, f"{path}.{monitor.env_key}")
     yield from owned(exporter, path)
     names, numbers = {"metrics"}, {exporter.port}
     for at, one in enumerate(exporter.extra_ports):
@@ -62,19 +79,24 @@ def _exporter_problems(naming: Naming) -> Iterator[Problem]:
             yield Problem(f"{path}.extraPorts[{at}]", "name and number must be no other port's")
         names.add(one.name)
         numbers.add(one.port)
-    if not naming.whatap:
-        wrong = naming.facts.check_exporter(program_config(exporter))
-        if wrong:
-            yield Problem(f"{path}.config", wrong)
+    if naming.whatap and exporter.pods.image:
+        # Another's program, perhaps.
+        return
+    complaint = naming.facts.check_exporter(exporter_run(naming, _container(pods)))
+    if complaint is not None:
+        yield of_exporter(complaint, monitor)
 
 
-def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
+def _agent_problems(naming: Naming, config: Manifest, secrets: Secrets, pods: Manifest) -> Iterator[Problem]:
     monitor = naming.monitor
     agent, path = monitor.agent, monitor.agent_path
-    yield from ambiguous(agent.pods.env, f"{path}.{'envs' if naming.whatap else 'env'}")
-    wrong = naming.facts.check_agent(config)
-    if wrong:
-        yield _placed(wrong, monitor)
+    yield from ambiguous(agent.pods.env, f"{path}.{monitor.env_key}")
+    unknown_to_prometheus = list(_namespaces_by_label(naming)) if agent.engine == "prometheus" else []
+    yield from unknown_to_prometheus
+    prints = agent.engine == "prometheus" and not unknown_to_prometheus
+    complaint = naming.facts.check_agent(agent_run(naming, _container(pods), config, secrets, prints=prints))
+    if complaint is not None:
+        yield of_agent(complaint, monitor)
     web = monitor.exporter.web_config
     if web is not None and web.scheme == "https" and scrapes_its_own(naming):
         yield Problem(
@@ -82,28 +104,19 @@ def _agent_problems(naming: Naming, config: Manifest) -> Iterator[Problem]:
             f"the exporters speak https ({monitor.exporter_path}.webConfig): name a target that has them, "
             "with tlsConfig, or autoTargets: false",
         )
-    if agent.engine != "prometheus":
-        return
-    for at, target in enumerate(agent.targets or ()):
+
+
+def _namespaces_by_label(naming: Naming) -> Iterator[Problem]:
+    for at, target in enumerate(naming.monitor.agent.targets or ()):
         spaces = target.get("namespaceSelector") or {}
         if spaces.get("matchLabels") or spaces.get("matchExpressions"):
             yield Problem(
-                f"{path}.targets[{at}].namespaceSelector",
+                f"{naming.monitor.agent_path}.targets[{at}].namespaceSelector",
                 "Prometheus cannot select namespaces by their labels; give matchNames, or engine: builtin",
             )
 
 
-def _placed(wrong: str, monitor: GpuMonitor) -> Problem:
-    """A line of the agent's reader, `features.openAgent.KEY: what is wrong`, at the resource's own path."""
-    path = monitor.agent_path
-    own = monitor.agent.remote_write
-    paths = {
-        "features.openAgent": path,
-        "global.external_labels": f"{path}.externalLabels",
-        "remote_write": f"{path}.remoteWrite" if own else "operator.defaultRemoteWrite",
-    }
-    place, _, message = wrong.partition(": ")
-    for before, behind in paths.items():
-        if place.startswith(before):
-            return Problem(behind + place.removeprefix(before), message)
-    return Problem(path, wrong)
+def _container(pods: Manifest) -> Manifest:
+    """The one of a DaemonSet or StatefulSet."""
+    (found,) = pods["spec"]["template"]["spec"]["containers"]
+    return dict(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from gpuledger.operator.problem import Problem
@@ -10,6 +10,8 @@ from gpuledger.operator.render.names import Manifest
 from gpuledger.operator.render.pods import plain
 from gpuledger.operator.spec import Exporter
 
+# Where the pod has the collectors file of a GpuMonitor.
+COLLECTORS: Final = "/etc/gpuledger/config/collectors.csv"
 # What is given by flags, which would beat the file, and the field of the exporter that says it.
 _OWNED: Final = {
     "listen_address": "port",
@@ -21,34 +23,6 @@ _OWNED: Final = {
     "passwd_file": "passwdFile",
     "web.config.file": "webConfig",
 }
-# What a running program cannot change: when one of these does, pods are exchanged.
-RESTARTING: Final = (
-    "control.socket",
-    "energy.zero_hold",
-    "host.pids",
-    "nvidia_smi.command",
-    "nvidia_smi.query_field_names",
-    "process.max_per_device",
-    "procfs",
-    "profiling.dcgm_exporter_period",
-    "profiling.dcgm_exporter_url",
-    "simulator.seed",
-    "simulator.speed",
-    "sysfs",
-    "web.limits.answer_timeout",
-    "web.limits.body_size",
-    "web.limits.connections",
-    "web.limits.connections_per_client",
-    "web.limits.header_size",
-    "web.limits.headers",
-    "web.limits.idle_timeout",
-    "web.limits.request_timeout",
-    "web.limits.requests_per_client",
-    "web.limits.response_memory",
-    "web.limits.response_timeout",
-    "web.limits.streams",
-    "web.limits.streams_per_client",
-)
 
 
 def program_config(exporter: Exporter) -> Manifest:
@@ -62,7 +36,7 @@ def program_config(exporter: Exporter) -> Manifest:
         "dialect": list(exporter.dialects),
     }
     if exporter.collectors:
-        made["dcgm"] = {"collectors": "/etc/gpuledger/config/collectors.csv"}
+        made["dcgm"] = {"collectors": COLLECTORS}
     if exporter.on_host and exporter.source == "smi":
         made["nvidia_smi"] = {"command": "/usr/local/nvidia/bin/nvidia-smi"}
     return _merged(made, plain(exporter.config))
@@ -75,10 +49,9 @@ def owned(exporter: Exporter, path: str) -> Iterator[Problem]:
             yield Problem(f"{path}.config.{key}", f"is said by {path}.{_OWNED[key]}; set that one")
 
 
-def restarting(exporter: Exporter) -> Manifest:
-    """Of the configuration, what takes a restart."""
-    flat = _flat(program_config(exporter))
-    return {key: flat[key] for key in RESTARTING if key in flat}
+def restarting(exporter: Exporter, restarts: Collection[str]) -> Manifest:
+    """Of the configuration, what takes a restart: when it changes, pods are exchanged."""
+    return {key: value for key, value in _flat(program_config(exporter)).items() if key in restarts}
 
 
 def written(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from gpuledger.model.durations import as_prometheus
 from gpuledger.model.settings import duration
 from gpuledger.operator.render.names import Manifest
 from gpuledger.operator.render.pods import plain
@@ -45,6 +46,7 @@ def rules_of(rules: Iterable[Plain]) -> list[Manifest]:
 
 
 def _receiver(said: Plain, secrets: Secrets, path: str) -> Manifest:
+    secrets.look_at_url(said["url"], f"{path}.url")
     made: Manifest = {"url": said["url"]}
     if said.get("name"):
         made["name"] = said["name"]
@@ -68,10 +70,8 @@ def _receiver(said: Plain, secrets: Secrets, path: str) -> Manifest:
 
 
 def _time(written: Any) -> str:
-    """A duration as Prometheus writes it, which has neither fractions nor bare numbers."""
     try:
-        milliseconds = round(_seconds(written) * 1000)
+        return as_prometheus(_seconds(written))
     except ValueError:
         # The agent says what is wrong with it.
         return str(written)
-    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"

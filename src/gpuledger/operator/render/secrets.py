@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import urlsplit
 
 from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.names import Manifest
@@ -24,6 +25,8 @@ class Secrets:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._keys: dict[str, dict[str, None]] = {}
+        # Every file, with a word in the place of what it says.
+        self.files: dict[str, str] = {}
         self.problems: list[Problem] = []
 
     def file(self, reference: Plain, path: str) -> str:
@@ -38,7 +41,9 @@ class Secrets:
                 )
             )
         self._keys.setdefault(name, {})[key] = None
-        return f"{FOLDER}/{name}/{key}"
+        file = f"{FOLDER}/{name}/{key}"
+        self.files[file] = "secret"
+        return file
 
     def endpoint(self, said: Plain, path: str) -> Manifest:
         """tlsConfig, basicAuth and authorization in the agent's words, by files."""
@@ -72,6 +77,22 @@ class Secrets:
             sections[section]: {words.get(key, key): value for key, value in keys.items()}
             for section, keys in self.endpoint(said, path).items()
         }
+
+    def look_at_url(self, url: str, path: str) -> None:
+        """A login within a receiver's URL is a problem: whoever may read the resource could read it."""
+        try:
+            login = "@" in urlsplit(url).netloc
+        except ValueError:
+            # The agent says what is wrong with it.
+            return
+        if login:
+            self.problems.append(
+                Problem(
+                    path,
+                    "has a login in it, which lies open to everybody who may read this; take it out, and "
+                    "give basicAuth: {username: {name, key}, password: {name, key}}, which names a Secret",
+                )
+            )
 
     def volumes(self) -> list[tuple[Manifest, Manifest]]:
         """Mount and volume; none where no Secret is named."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from gpuledger.operator.problem import Problem
 from gpuledger.operator.schema.nodes import (
     INT64,
     Count,
@@ -134,7 +136,24 @@ def affinity(about: str) -> Node:
     return Fields(keys, about)
 
 
-_AMOUNTS: Final = Named(NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"))
+class _Amounts(Named):
+    """How much of which resource of a node, such as cpu. One with a domain in its name is a device, which is
+    given to one pod alone: asking for none is all that an exporter may.
+    """
+
+    def check(self, value: object, path: str) -> Iterator[Problem]:
+        """What is wrong with a value, beyond what the schema can say."""
+        yield from super().check(value, path)
+        for name, amount in value.items() if isinstance(value, Mapping) else ():
+            if "/" in str(name) and amount not in (None, 0, "0"):
+                yield Problem(
+                    f"{path}.{name}",
+                    "would take a device from the pods that compute with it; every GPU is seen without "
+                    "asking for one: leave it out",
+                )
+
+
+_AMOUNTS: Final = _Amounts(NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"))
 
 
 def resources(about: str) -> Node:

@@ -131,9 +131,19 @@ class Queue:
         return found
 
     def next(self) -> Item | None:
-        """The next record that no earlier run delivered; None when there is none now."""
+        """The next record that no earlier run delivered; None when there is none, or none can be read now."""
         while True:
-            found = self._reader.next()
+            try:
+                found = self._reader.next()
+            except OSError as error:
+                # What waits in memory is younger, and must wait, too.
+                self._sayings.say(
+                    "reading",
+                    f"what is queued in {self._segments.folder} cannot be read now ({error.strerror}): it is "
+                    "tried again every second",
+                )
+                return None
+            self._sayings.over("reading", f"{self._segments.folder} can be read again")
             self._take_losses()
             if found is not None:
                 start, record = found
@@ -226,10 +236,11 @@ class Queue:
         except OSError as error:
             self._error = error.errno or 0
             self._try_at = self._clock.elapsed() + _AGAIN
+            remedy = "free space there" if self._error in _FULL else "see that files can be made there"
             self._sayings.say(
                 "disk",
                 f"{self._segments.folder} takes nothing ({error.strerror}): up to {self.limits.memory_bytes} "
-                "bytes wait in memory, then the oldest samples are dropped; free space there",
+                f"bytes wait in memory, then the oldest samples are dropped; {remedy}",
             )
             return None
         self._error = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,10 @@ from gpuledger.outputs.remote_write.record import HEADER_BYTES, MAGIC, Record, S
 from gpuledger.outputs.remote_write.segments import Segment, Segments, parted, place
 
 _CHUNK: Final = 256 << 10
+# What cannot be read for one of these is whole, and can be read once there is what is missing now.
+_NOT_NOW: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM}
+)
 
 
 class Reader:
@@ -36,7 +41,10 @@ class Reader:
         return place(self._number, self._offset)
 
     def next(self) -> tuple[int, Record] | None:
-        """The next record and its place; None when all have been read."""
+        """The next record and its place; None when all have been read.
+
+        Raises OSError, and stays where it is, while descriptors, memory or a permission are missing.
+        """
         while (segment := self._segment()) is not None:
             if self._offset >= segment.size:
                 if segment is self._segments.all[-1]:
@@ -129,7 +137,9 @@ class Reader:
                     return start, record
             self.corrupt_records += 1
             self._offset = self._next_whole(segment)
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
+            if isinstance(error, OSError) and error.errno in _NOT_NOW:
+                raise
             # The disk gives it no more, or somebody took the file away.
             self.corrupt_records += 1
             self._offset = segment.size

@@ -150,21 +150,23 @@ class Receiver:
     async def _tend(self) -> None:
         while True:
             await self._sleep(_TEND_SECONDS)
-            self._queue.tend()
-            self._sender.fill()
-            await self._sync()
-            await self._resize()
+            try:
+                self._queue.tend()
+                self._sender.fill()
+                await self._sync()
+                await self._resize()
+            except Exception as error:  # noqa: BLE001  (memory that runs out, or a defect: the next second needs it)
+                self._sayings.say("tending", f"its queue could not be looked after ({error!r}); it goes on")
 
     async def _sync(self) -> None:
         now = self._clock.elapsed()
         if now - self._synced_at < self.settings.queue.sync_interval:
             return
         self._synced_at = now
-        job = self._queue.sync_job()
-        if job is None:
-            return
         try:
-            await asyncio.get_running_loop().run_in_executor(None, job)
+            job = self._queue.sync_job()
+            if job is not None:
+                await asyncio.get_running_loop().run_in_executor(None, job)
         except OSError as error:
             self._sayings.say("sync", f"the queue may not be on the disk: {error.strerror}")
 

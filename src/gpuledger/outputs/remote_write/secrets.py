@@ -6,11 +6,14 @@ from base64 import b64encode
 from collections.abc import Iterable
 from typing import Final
 
+from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.outputs.files import signature
 from gpuledger.outputs.remote_write.settings import Login, Secret
 
+# The authorities of an operating system are some hundred KiB; all else is a line.
+_LONGEST: Final = 1 << 20
 # Seconds between two looks at the files.
 _EVERY: Final = 1.0
 
@@ -76,7 +79,7 @@ def text_of(secret: Secret, what: str) -> str:
     if secret.file is None:
         return secret.text
     try:
-        return secret.file.read_text("utf-8")
+        return read_at_most(secret.file, _LONGEST).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise GpuledgerError(f"the {what} file {secret.file} cannot be read: {why}") from None

@@ -132,9 +132,8 @@ class Segments:
 
         It raises OSError.
         """
-        handles, self._unsynced = self._unsynced, []
-        if self._dirty and self._handle >= 0 and self.synced:
-            handles.append(os.dup(self._handle))
+        mine = [os.dup(self._handle)] if self._dirty and self._handle >= 0 and self.synced else []
+        handles, self._unsynced = [*self._unsynced, *mine], []
         self._dirty = False
         if not handles:
             return None

@@ -85,9 +85,12 @@ class Sender:
         self.fill()
 
     def fill(self) -> None:
-        """Take as much out of the queue as there is room for."""
-        while self.has_room and (item := self._queue.next()) is not None:
-            self.place(item)
+        """Take as much out of the queue as there is room for; the rest is for a later call."""
+        try:
+            while self.has_room and (item := self._queue.next()) is not None:
+                self.place(item)
+        except Exception as error:  # noqa: BLE001  (memory that runs out, or a defect, must not end its callers)
+            self._sayings.say("filling", f"what is queued could not be read ({error!r}); it is tried again")
 
     def place(self, item: Item) -> None:
         """Put what came out of the queue where it is sent from."""
@@ -137,7 +140,12 @@ class Sender:
         backoff = Backoff(config.min_backoff, config.max_backoff, self._chance)
         try:
             while await self._gathered(lane):
-                await self._deliver(lane, line, backoff)
+                try:
+                    await self._deliver(lane, line, backoff)
+                except Exception as error:  # noqa: BLE001  (it must not end what delivers all that follows)
+                    line.close()
+                    self._broke(error)
+                    await self._pause(backoff.next())
                 self.fill()
         finally:
             line.close()
@@ -267,6 +275,13 @@ class Sender:
         counts.failing = True
         self._error(why)
         self._sayings.say("failing", f"{why}; what is queued is sent again later")
+
+    def _broke(self, error: Exception) -> None:
+        """Memory ran out, or a defect was met: what was to be sent is sent again."""
+        if not self._counts.failing:
+            _LOG.error("remote write to %s: a request could not be made", self._settings.name, exc_info=error)
+        self._counts.failing = True
+        self._error("internal error; the log of gpuledger agent has the reason")
 
     def _answered(self) -> None:
         if self._counts.failing:

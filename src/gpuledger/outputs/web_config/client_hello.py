@@ -14,46 +14,63 @@ _CLIENT_HELLO: Final = 1
 _SUPPORTED_GROUPS: Final = 10
 # Those of current browsers, post-quantum key shares included, have 2 KiB.
 _LONGEST: Final = 32 * 1024
+_RECORD_HEAD: Final = 5
+_MESSAGE_HEAD: Final = 4
 
 
-def looks_like_tls(start: bytes | bytearray) -> bool:
-    """Whether the first byte begins a handshake."""
-    return start[0] == _HANDSHAKE
+class ClientHello:
+    """What a client says first, as its bytes arrive.
 
+    A record is looked at once, when it is whole: whoever sends many short ones, a byte at a time, must not
+    have all of them read anew for each byte.
+    """
 
-def offered_groups(start: bytes | bytearray) -> frozenset[int] | None:
-    """Numbers of the groups that the ClientHello lists, none when it is malformed; None: more is to come."""
-    try:
-        hello = _handshake(bytes(start))
-    except _Incomplete:
-        return None if len(start) < _LONGEST else frozenset()
-    try:
-        return frozenset(_groups(hello))
-    except (IndexError, ValueError):
-        # OpenSSL will say what is wrong with it.
-        return frozenset()
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self._message = bytearray()
+        self._at = 0
 
+    def add(self, data: bytes | memoryview) -> None:
+        """These have arrived, at least one."""
+        self.received += data
 
-class _Incomplete(Exception):
-    """The ClientHello goes on beyond what has been received."""
+    @property
+    def is_tls(self) -> bool:
+        """Whether the first byte begins a handshake."""
+        return self.received[0] == _HANDSHAKE
 
+    def offered_groups(self) -> frozenset[int] | None:
+        """Numbers of the groups that it lists, none when it is malformed; None: more is to come."""
+        try:
+            message = self._whole_message()
+            if message is None:
+                return None if len(self.received) < _LONGEST else frozenset()
+            return frozenset(_groups(message))
+        except (IndexError, ValueError):
+            # OpenSSL will say what is wrong with it.
+            return frozenset()
 
-def _handshake(data: bytes) -> bytes:
-    """The ClientHello's body, out of its records; empty when it is something else."""
-    body, at = b"", 0
-    while len(data) >= at + 5:
-        if data[at] != _HANDSHAKE:
-            return b""
-        length = int.from_bytes(data[at + 3 : at + 5], "big")
-        body += data[at + 5 : at + 5 + length]
-        at += 5 + length
-        if len(body) >= 4:
-            wanted = 4 + int.from_bytes(body[1:4], "big")
-            if body[0] != _CLIENT_HELLO:
-                return b""
-            if len(body) >= wanted:
-                return body[4:wanted]
-    raise _Incomplete
+    def _whole_message(self) -> bytes | None:
+        """The ClientHello's body, out of its records; None while it goes on beyond what has been received.
+        Raises ValueError for anything else.
+        """
+        data, message = self.received, self._message
+        while len(data) >= self._at + _RECORD_HEAD:
+            length = int.from_bytes(data[self._at + 3 : self._at + _RECORD_HEAD], "big")
+            # RFC 8446, 5.1: of a handshake no record is empty.
+            if data[self._at] != _HANDSHAKE or not length:
+                raise ValueError
+            begin = self._at + _RECORD_HEAD
+            if len(data) < begin + length:
+                return None
+            message += data[begin : begin + length]
+            self._at = begin + length
+            if message[0] != _CLIENT_HELLO:
+                raise ValueError
+            end = _MESSAGE_HEAD + int.from_bytes(message[1:_MESSAGE_HEAD], "big")
+            if len(message) >= end:
+                return bytes(message[_MESSAGE_HEAD:end])
+        return None
 
 
 def _groups(hello: bytes) -> Iterator[int]:

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Final
 
+from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import UsageError
+
+# Room for all authorities of the web, in PEM; some hundred KiB.
+_LONGEST: Final = 1 << 20
 
 
 class ClientAuth(Enum):
@@ -46,7 +51,7 @@ class Pem:
         if self.path is None:
             return self.inline
         try:
-            return self.path.read_text("ascii", "replace")
+            return read_at_most(self.path, _LONGEST).decode("ascii", "replace")
         except OSError as error:
             raise UsageError(f"{self.place}: cannot read {self.path}: {error.strerror}") from None
 

@@ -37,7 +37,7 @@ class Web:
         return Connection(registry, routes, self._gate)
 
     def _encrypted(self) -> Speaker:
-        from gpuledger.outputs.tls import Handshakes, TlsTransport
+        from gpuledger.outputs.web_config.tls import Handshakes, TlsTransport
 
         handshakes = Handshakes(self._current)
 

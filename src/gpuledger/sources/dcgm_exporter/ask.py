@@ -8,12 +8,13 @@ from urllib.parse import urlsplit
 
 import h11
 
+from gpuledger.host.http import get
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.sources.dcgm_exporter.page import Told, parse
 
 # 16 GPUs cut into 7, all fields, many labels; a page that is longer is another program's.
 _LONGEST: Final = 16 * 1024 * 1024
-_CHUNK: Final = 64 * 1024
+_HEADERS: Final = (("Accept", "text/plain;version=0.0.4"), ("Connection", "close"))
 # Both are on every metrics page of gpuledger, and together on none of dcgm-exporter.
 _OWN: Final = {b"vary": b"Accept, Accept-Encoding", b"x-content-type-options": b"nosniff"}
 
@@ -28,7 +29,7 @@ def ask(url: str, *, timeout: float = 5.0) -> Told:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         with socket.create_connection((parts.hostname or "", parts.port or 80), timeout) as connected:
-            status, headers, body = _get(connected, parts.netloc, target)
+            status, headers, body = get(connected, target, [("Host", parts.netloc), *_HEADERS], _LONGEST)
     except TimeoutError:
         raise GpuledgerError(
             f"{url} said nothing for {timeout:.0f} s; see that dcgm-exporter is well"
@@ -50,25 +51,3 @@ def ask(url: str, *, timeout: float = 5.0) -> Told:
             f"{url} tells no DCGM_FI_PROF_* field; enable them in its collectors file, and give it SYS_ADMIN"
         )
     return told
-
-
-def _get(connected: socket.socket, host: str, target: str) -> tuple[int, dict[bytes, bytes], bytes]:
-    http = h11.Connection(h11.CLIENT)
-    headers = [("Host", host), ("Accept", "text/plain;version=0.0.4"), ("Connection", "close")]
-    request = http.send(h11.Request(method="GET", target=target, headers=headers)) or b""
-    connected.sendall(request + (http.send(h11.EndOfMessage()) or b""))
-    status, answered, body = 0, dict[bytes, bytes](), bytearray()
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(connected.recv(_CHUNK))
-        elif isinstance(event, h11.Response):
-            status, answered = event.status_code, dict(event.headers)
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > _LONGEST:
-                raise OSError(f"more than {_LONGEST // 1024 // 1024} MiB")
-        elif isinstance(event, h11.EndOfMessage):
-            return status, answered, bytes(body)
-        elif isinstance(event, h11.ConnectionClosed):
-            raise OSError("closed")

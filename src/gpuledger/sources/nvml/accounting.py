@@ -18,7 +18,7 @@ from gpuledger.sources.nvml.codes import (
     name_of,
 )
 from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.library import Library, ListBuffer, view
 from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.structs import ACCOUNTING_STATS, BLANK_64
 
@@ -28,8 +28,7 @@ _SET_MODE: Final = "nvmlDeviceSetAccountingMode"
 _PIDS: Final = "nvmlDeviceGetAccountingPids"
 _STATS: Final = "nvmlDeviceGetAccountingStats"
 _PID_SIZE: Final = 4
-_GROWTHS: Final = 4
-# A driver that asks for more than this, or for less than it got, is not believed; it keeps 4,000 or so.
+# The driver keeps 4,000 or so.
 _MOST_PIDS: Final = 1 << 16
 # A burst of starts is read over several ticks.
 _MOST_PER_TICK: Final = 256
@@ -47,8 +46,8 @@ class _Watch:
     """What is kept of one Gpu, of `handle`, between ticks.
 
     `settled` says that the mode was turned on, or need not be. `pids` is the driver's list as told last, None
-    before the first; `held` the process lists' of then. `due` holds pids whose record is to be read, with the
-    looks that are left.
+    before the first; `held` are the pids that stood in the process lists then. `due` are those whose record
+    is to be read, with the looks that are left.
     """
 
     handle: c_void_p
@@ -78,8 +77,7 @@ class AccountingRecords:
         self._slow_interval = slow_interval
         self._enable = enable
         self._count = c_uint()
-        self._room = 128
-        self._buffer = create_string_buffer(self._room * _PID_SIZE)
+        self._pids = ListBuffer(128, _PID_SIZE, _MOST_PIDS)
         self._stats = create_string_buffer(ACCOUNTING_STATS.size)
         self._watched: dict[GpuState, _Watch] = {}
 
@@ -135,30 +133,28 @@ class AccountingRecords:
 
     def _list(self, state: GpuState, watch: _Watch, findings: Findings) -> bool:
         """Read the pids, and see whose record is due."""
-        code = INSUFFICIENT_SIZE
-        for _ in range(_GROWTHS):
-            self._count.value = self._room
-            code = self._library.ask(_PIDS, state.handle, byref(self._count), self._buffer)
-            if code != INSUFFICIENT_SIZE or not self._room < self._count.value <= _MOST_PIDS:
+        pids = self._pids
+        while True:
+            self._count.value = pids.room
+            code = self._library.ask(_PIDS, state.handle, byref(self._count), pids.data)
+            if code != INSUFFICIENT_SIZE or not pids.grow(self._count.value):
                 break
-            self._room = 2 * self._count.value
-            self._buffer = create_string_buffer(self._room * _PID_SIZE)
         if code:
             if code in UNSUPPORTED:
                 watch.stop()  # Turned off since it was asked.
             elif code not in NOTHING_YET:
                 findings.fail(PART, code, _PIDS, state.gpu)
             return False
-        told = bytes(view(self._buffer, min(self._count.value, self._room) * _PID_SIZE))
+        told = bytes(view(pids.data, min(self._count.value, pids.room) * _PID_SIZE))
         before, watch.pids = watch.pids, told
         left, watch.held = watch.held - state.pids, state.pids
         if before == told and not left:
             return True
         # Kept as bytes: as a set of the driver's few thousand pids it would weigh ten times as much.
-        pids = _unpacked(told)
-        watch.due = {pid: looks for pid, looks in watch.due.items() if pid in pids}
-        watch.due |= dict.fromkeys(pids - _unpacked(before) if before is not None else (), _LOOKS)
-        watch.due |= dict.fromkeys(left & pids, _LOOKS)
+        kept = _unpacked(told)
+        watch.due = {pid: looks for pid, looks in watch.due.items() if pid in kept}
+        watch.due |= dict.fromkeys(kept - _unpacked(before) if before is not None else (), _LOOKS)
+        watch.due |= dict.fromkeys(left & kept, _LOOKS)
         return True
 
     def _ask(

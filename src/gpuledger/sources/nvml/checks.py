@@ -38,9 +38,8 @@ _REFUSALS: Final = {
         f"look for the Xid in {_KERNEL_LOG}, then reboot; if it comes back, reseat or replace the card"
     ),
     "UNKNOWN": (
-        "in a container, access to the devices may have been lost (`systemctl daemon-reload` on the "
-        "machine does "
-        f"that): restart the container; else look into {_KERNEL_LOG}"
+        "in a container, access to the devices may have been lost (`systemctl daemon-reload` on the machine "
+        f"does that): restart the container; else look into {_KERNEL_LOG}"
     ),
     "TIMEOUT": f"look into {_KERNEL_LOG}; reboot",
 }
@@ -180,8 +179,7 @@ def _kernel(answer: Answer, kernel: Kernel, cause: str) -> Finding:
             what,
             "the kernel module nvidia is not loaded",
             "`modprobe nvidia`; if that fails, `dkms status` tells whether the module was built for this "
-            "kernel "
-            "(`uname -r`) and `mokutil --sb-state` whether secure boot refuses it",
+            "kernel (`uname -r`) and `mokutil --sb-state` whether secure boot refuses it",
         )
     if kernel.version:
         return works(KERNEL, what, f"{kernel.version} loaded")
@@ -248,8 +246,8 @@ def _answers(answer: Answer, kernel: Kernel, cause: str) -> Finding:
             what,
             f"LIB_RM_VERSION_MISMATCH: the library is {library}, the loaded kernel driver {loaded}",
             "reboot, or stop what uses the GPUs and reload the driver (`rmmod nvidia_uvm nvidia_drm "
-            "nvidia_modeset "
-            "nvidia && modprobe nvidia`); then restart gpuledger (in Kubernetes: delete its pod)",
+            "nvidia_modeset nvidia && modprobe nvidia`); then restart gpuledger "
+            "(in Kubernetes: delete its pod)",
         )
     if answer.driver_version:
         return _answering(answer, kernel)

@@ -14,7 +14,7 @@ from gpuledger.sources.nvml.structs import MEMORY_V1, PCI
 UUID: Final = "nvmlDeviceGetUUID"
 NAME: Final = "nvmlDeviceGetName"
 PCI_INFO: Final = "nvmlDeviceGetPciInfo_v3"
-MEMORY_INFO: Final = "nvmlDeviceGetMemoryInfo"
+_MEMORY_INFO: Final = "nvmlDeviceGetMemoryInfo"
 _MINOR: Final = "nvmlDeviceGetMinorNumber"
 _SERIAL: Final = "nvmlDeviceGetSerial"
 _VBIOS: Final = "nvmlDeviceGetVbiosVersion"
@@ -25,7 +25,7 @@ _CORES: Final = "nvmlDeviceGetNumGpuCores"
 _OF_A_GPU: Final = (
     NAME,
     PCI_INFO,
-    MEMORY_INFO,
+    _MEMORY_INFO,
     _MINOR,
     _SERIAL,
     _VBIOS,
@@ -33,7 +33,7 @@ _OF_A_GPU: Final = (
     _CAPABILITY,
     _CORES,
 )
-_OF_AN_INSTANCE: Final = (NAME, MEMORY_INFO)
+_OF_AN_INSTANCE: Final = (NAME, _MEMORY_INFO)
 _TEXTS: Final = (NAME, _SERIAL, _VBIOS)
 
 # nvmlDeviceArchitecture_t.
@@ -103,7 +103,7 @@ class Facts:
     @property
     def memory(self) -> int | None:
         """Bytes; 0 on a chip without memory of its own."""
-        return self.number(MEMORY_INFO)
+        return self.number(_MEMORY_INFO)
 
     def text(self, call: str) -> str | None:
         """What the call told, None if nothing."""
@@ -154,7 +154,7 @@ def _ask(library: Library, handle: c_void_p, call: str) -> tuple[int, str | int]
 def _memory(library: Library, handle: c_void_p) -> tuple[int, int]:
     """A chip without memory of its own answers NOT_SUPPORTED or 0 (nvml.h, GB10)."""
     memory = create_string_buffer(MEMORY_V1.size)
-    code = library.ask(MEMORY_INFO, handle, memory)
+    code = library.ask(_MEMORY_INFO, handle, memory)
     return (SUCCESS, 0) if code == NOT_SUPPORTED else (code, int(MEMORY_V1.unpack(memory.raw)[0]))
 
 
@@ -175,7 +175,7 @@ def _capability(library: Library, handle: c_void_p) -> tuple[int, str]:
 
 
 _SPECIAL: Final[dict[str, Callable[[Library, c_void_p], tuple[int, str | int]]]] = {
-    MEMORY_INFO: _memory,
+    _MEMORY_INFO: _memory,
     PCI_INFO: _pci_bus_id,
     _CAPABILITY: _capability,
 }

@@ -20,7 +20,7 @@ _CALL: Final = "nvmlDeviceGetFieldValues"
 
 
 class FieldValues:
-    """Reads the batch through a buffer that is kept; by `numbers` what a Device does not tell by field."""
+    """Reads the batch into a buffer that is made once. What a Device tells by no field `numbers` ask for."""
 
     def __init__(self, library: Library, numbers: Numbers) -> None:
         self._library = library

@@ -5,7 +5,6 @@ What a card does not have it says at run time (NOT_SUPPORTED); the notes are for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -14,8 +13,8 @@ from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
 from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64, UNSIGNED_INT
 
-NO_BLANK: Final = -1
-ALL_LINKS: Final = 0xFFFF_FFFF
+_NO_BLANK: Final = -1
+_ALL_LINKS: Final = 0xFFFF_FFFF
 _MHZ: Final = 1_000_000
 _CLOCK: Final = "nvmlDeviceGetClockInfo"
 _MAX_CLOCK: Final = "nvmlDeviceGetMaxClockInfo"
@@ -104,15 +103,12 @@ MEMORY_CALL: Final = "nvmlDeviceGetMemoryInfo_v2"
 MEMORY: Final = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 
 # Told by the look at how a card is cut, which every tick needs anyway (mig.py).
-CUT: Final[Mapping[Quantity, str]] = {
-    q.MIG_MODE: "nvmlDeviceGetMigMode",
-    q.MIG_MAX_SLICES: "nvmlDeviceGetMaxMigDeviceCount",
-}
+CUT: Final = (q.MIG_MODE, q.MIG_MAX_SLICES)
 
 NUMBERS: Final = (
     # Not under MIG; Kepler and later. The second output is the sampling period.
-    Number(q.ENCODER_UTILIZATION, "nvmlDeviceGetEncoderUtilization", divide=100, outputs=2, blank=NO_BLANK),
-    Number(q.DECODER_UTILIZATION, "nvmlDeviceGetDecoderUtilization", divide=100, outputs=2, blank=NO_BLANK),
+    Number(q.ENCODER_UTILIZATION, "nvmlDeviceGetEncoderUtilization", divide=100, outputs=2, blank=_NO_BLANK),
+    Number(q.DECODER_UTILIZATION, "nvmlDeviceGetDecoderUtilization", divide=100, outputs=2, blank=_NO_BLANK),
     # Milliwatts: mean of one second from Ampere on (GA100 excepted), instantaneous before.
     Number(q.POWER, "nvmlDeviceGetPowerUsage", divide=1000),
     # The limit in force: the lowest of what was requested, by whatever means, and what the board imposes.
@@ -193,8 +189,8 @@ FIELDS: Final = (
     Field(q.PCIE_TX, 197),
     Field(q.PCIE_RX, 198),
     # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and RX: KiB of payload, driver 450 and later.
-    Field(q.NVLINK_TX, 138, multiply=1024, scope=ALL_LINKS),
-    Field(q.NVLINK_RX, 139, multiply=1024, scope=ALL_LINKS),
+    Field(q.NVLINK_TX, 138, multiply=1024, scope=_ALL_LINKS),
+    Field(q.NVLINK_RX, 139, multiply=1024, scope=_ALL_LINKS),
     # NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, _CRC_DATA_, _REPLAY_ and _RECOVERY_.
     Field(q.NVLINK_CRC_FLIT_ERRORS, 38),
     Field(q.NVLINK_CRC_DATA_ERRORS, 45),
@@ -267,14 +263,3 @@ CUMULATIVE: Final = frozenset(
         q.REMAPPED_ROWS_UNCORRECTABLE,
     }
 )
-
-# The call or field id that tells each quantity, as documentation names it.
-SOURCES: Final[Mapping[Quantity, str]] = {
-    **{quantity: group.call for group in GROUPS for quantity in group.tells},
-    **dict.fromkeys(MEMORY, MEMORY_CALL),
-    **CUT,
-    **{number.quantity: number.call for number in NUMBERS},
-    **{field.quantity: f"NVML field {field.field_id}" for field in FIELDS},
-    **{metric.quantity: METRICS_CALL for metric in METRICS},
-    LINK_RATE: "NVML fields 138 and 139",
-}

@@ -42,8 +42,7 @@ _LOST: Final = {
     "NO_PERMISSION": "run as root, or as a user who may read and write /dev/nvidia{index}",
     "UNKNOWN": (
         "in a container, access to the device may have been lost (`systemctl daemon-reload` on the machine "
-        "does "
-        "that): restart the container; else look into `dmesg | grep -i nvrm`"
+        "does that): restart the container; else look into `dmesg | grep -i nvrm`"
     ),
 }
 
@@ -60,8 +59,7 @@ def gpu_findings(answer: Answer, chosen: tuple[str, ...], cause: str) -> Iterato
             _WHAT[LISTED],
             f"the driver tells of none ({answer.refused or 'NO_DEVICES'})",
             "in a container set NVIDIA_VISIBLE_DEVICES=all; on the machine itself compare `lspci -d 10de:` "
-            "and "
-            "look into `dmesg | grep -i nvrm`",
+            "and look into `dmesg | grep -i nvrm`",
         )
         return
     everything = sorted(answer.gpus, key=lambda gpu: gpu.index)
@@ -116,8 +114,7 @@ def _persistence(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
             PERSISTENCE,
             what,
             f"off: {numbered(off)}; a GPU that nothing uses is set up anew at each use, which takes "
-            "seconds, and "
-            "forgets its modes and energy count",
+            "seconds, and forgets its modes and energy count",
             "`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1` as root",
         )
     yield from _untold(PERSISTENCE, [(gpu, gpu.persistence_error) for gpu in gpus if gpu.persistence is None])
@@ -177,8 +174,7 @@ def _mig(gpus: Sequence[GpuAnswer]) -> Iterator[Finding]:
                 what,
                 "MIG is on but the card is not cut, so no process can use it",
                 f"cut it (`nvidia-smi mig -i {gpu.index} -lgip` lists profiles, `nvidia-smi mig -i "
-                f"{gpu.index} "
-                f"-cgi PROFILE -C` cuts), or `nvidia-smi -i {gpu.index} -mig 0`",
+                f"{gpu.index} -cgi PROFILE -C` cuts), or `nvidia-smi -i {gpu.index} -mig 0`",
             )
 
 
@@ -192,9 +188,8 @@ def _processes(gpus: Sequence[GpuAnswer]) -> Finding:
         PROCESSES,
         _WHAT[PROCESSES],
         f"not readable on {numbered(unread)}: {'; '.join(reasons)}",
-        "run as root (NO_PERMISSION), or update the driver (NOT_SUPPORTED, FUNCTION_NOT_FOUND); a vGPU "
-        "host tells "
-        "none for whole cards",
+        "run as root (NO_PERMISSION), or update the driver (NOT_SUPPORTED, FUNCTION_NOT_FOUND); a vGPU host "
+        "tells none for whole cards",
     )
 
 
@@ -272,8 +267,7 @@ def _absent(gpu: PciGpu, kernel: Kernel, total: int) -> Finding:
             what,
             f"the kernel driver {gpu.driver} holds it, so NVIDIA's cannot",
             f"blacklist {gpu.driver} (`echo blacklist {gpu.driver} > "
-            f"/etc/modprobe.d/blacklist-{gpu.driver}.conf`), "
-            "rebuild the initramfs and reboot",
+            f"/etc/modprobe.d/blacklist-{gpu.driver}.conf`), rebuild the initramfs and reboot",
         )
     node_missing = gpu.minor not in kernel.minors if gpu.minor is not None else len(kernel.minors) < total
     if node_missing and not kernel.wsl:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuledger.host.pci import driver_of, is_gpu
 from gpuledger.model.text import clean_name, from_bytes
 
-_VENDOR = "0x10de"
-_DISPLAY_CLASS = "0x03"
 # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 ...".
 _VERSION = re.compile(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s")
 _NODE = re.compile(r"nvidia(\d+)")
@@ -87,17 +86,13 @@ def _pci(procfs: Path, sysfs: Path) -> tuple[PciGpu, ...] | None:
 
 def _gpus(entries: list[Path], procfs: Path) -> Iterator[PciGpu]:
     for entry in entries:
-        if _text(entry / "vendor") != _VENDOR or not _text(entry / "class").startswith(_DISPLAY_CLASS):
-            continue
-        # A virtual function is a slice for a virtual machine, not a card of this one.
-        if (entry / "physfn").exists():
-            continue
-        yield PciGpu(
-            address=entry.name,
-            driver=_link(entry / "driver"),
-            minor=_minor(_text(procfs / "driver/nvidia/gpus" / entry.name / "information")),
-            power=_text(entry / "power/runtime_status"),
-        )
+        if is_gpu(str(entry)):
+            yield PciGpu(
+                address=entry.name,
+                driver=driver_of(str(entry)),
+                minor=_minor(_text(procfs / "driver/nvidia/gpus" / entry.name / "information")),
+                power=_text(entry / "power/runtime_status"),
+            )
 
 
 def _minor(information: str) -> int | None:
@@ -117,12 +112,5 @@ def _nodes(devices: Path) -> tuple[tuple[str, bool], ...]:
 def _text(path: Path) -> str:
     try:
         return clean_name(from_bytes(path.read_bytes()), 4096).strip()
-    except OSError:
-        return ""
-
-
-def _link(path: Path) -> str:
-    try:
-        return path.readlink().name
     except OSError:
         return ""

@@ -133,6 +133,27 @@ def _missing(*_: object) -> int:
     return FUNCTION_NOT_FOUND
 
 
+class ListBuffer:
+    """A buffer for lists of entries of `size` bytes, with `room` for so many, and for `most` at the most."""
+
+    def __init__(self, room: int, size: int, most: int) -> None:
+        self.room = room
+        self._size = size
+        self._most = most
+        self.data = create_string_buffer(room * size)
+
+    def grow(self, count: int) -> bool:
+        """Make room for a list of `count` entries, and for what is added to it before the next call.
+
+        False for a driver that is not believed: it asks for more than `most`, or for less than it got.
+        """
+        if not self.room < count <= self._most:
+            return False
+        self.room = 2 * count
+        self.data = create_string_buffer(self.room * self._size)
+        return True
+
+
 def view(buffer: ctypes.Array[ctypes.c_char], length: int) -> memoryview:
     """The first `length` bytes of a buffer, not copied."""
     return memoryview(buffer).cast("B")[:length]

@@ -25,7 +25,8 @@ class MigCuts:
 
     Costs one call a tick on cards that can be cut and are not; on cut ones also one per possible slot and two
     per Instance (23 on a card cut in seven). Handles, ids and UUIDs may come back for an Instance of another
-    size; with the attributes they tell. The rest of what is static is read only when these are new.
+    size; together with the attributes they tell one cut from another. What else is static is read only when
+    these are new.
     """
 
     def __init__(self, library: Library, part: str) -> None:

@@ -13,7 +13,7 @@ from gpuledger.sources.nvml.state import DeviceState
 
 
 class Numbers:
-    """Makes them, through outputs that are kept."""
+    """Makes these calls; the variables that they write to are made once."""
 
     def __init__(self, library: Library) -> None:
         self._library = library

@@ -51,8 +51,8 @@ class SamplePeriods:
     def count(self, stamps: Collection[int], now: float) -> int:
         """Periods since the last call, of which `stamps` had samples; of a second in the first one.
 
-        `now` is seconds of our own clock. There are as many as differ among the timestamps at least: a tick
-        can catch one more than its length has room for.
+        `now` is seconds of our own clock. There are at least as many periods as different timestamps: a tick
+        may see one more than its length has room for.
         """
         window = _SECOND if self._read_at is None else (now - self._read_at) * _SECOND
         self._read_at = now

@@ -18,7 +18,7 @@ from gpuledger.sources.nvml.codes import (
     SUCCESS,
 )
 from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.library import Library, ListBuffer, view
 from gpuledger.sources.nvml.state import DeviceState, GpuState
 from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64, PROCESS_R535, PROCESS_V1, PROCESS_V2
 
@@ -34,8 +34,6 @@ TYPES: Final = tuple(
     frozenset(kind for bit, (_, kind) in enumerate(_LISTS) if bits >> bit & 1) for bits in range(8)
 )
 _NO_SUCH_LIST: Final = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-_GROWTHS: Final = 8
-# A driver that asks for more than this, or for less than it got, is not believed.
 _MOST_ENTRIES: Final = 1 << 16
 # PID_MAX_LIMIT of a 64-bit kernel, and far above any GPU or compute instance id.
 _HIGHEST_PID: Final = 1 << 22
@@ -56,8 +54,7 @@ class ProcessLists:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._count = c_uint()
-        self._room = 128
-        self._buffer = create_string_buffer(self._room * PROCESS_R535.size)
+        self._told = ListBuffer(128, PROCESS_R535.size, _MOST_ENTRIES)
         self._calls: list[tuple[str, Struct]] = []
         self._layout_v3 = PROCESS_V2
 
@@ -119,15 +116,12 @@ class ProcessLists:
     def _list(
         self, call: str, layout: Struct, handle: c_void_p, bit: int, total: int | None
     ) -> tuple[int, list[Entry]]:
-        code = INSUFFICIENT_SIZE
-        for _ in range(_GROWTHS):
-            self._count.value = self._room
-            code = self._library.ask(call, handle, byref(self._count), self._buffer)
-            if code != INSUFFICIENT_SIZE or not self._room < self._count.value <= _MOST_ENTRIES:
+        told = self._told
+        while True:
+            self._count.value = told.room
+            code = self._library.ask(call, handle, byref(self._count), told.data)
+            if code != INSUFFICIENT_SIZE or not told.grow(self._count.value):
                 break
-            # The list may grow again before the next call: leave room.
-            self._room = 2 * self._count.value
-            self._buffer = create_string_buffer(self._room * PROCESS_R535.size)
         count = self._count.value
         if code or not count:
             return code, []
@@ -152,7 +146,7 @@ class ProcessLists:
         return entries
 
     def _unpack(self, layout: Struct, count: int, bit: int) -> list[Entry]:
-        told = layout.iter_unpack(view(self._buffer, count * layout.size))
+        told = layout.iter_unpack(view(self._told.data, count * layout.size))
         if layout is PROCESS_V1:
             return [(bit, pid, memory, BLANK_32, BLANK_32) for pid, memory in told]
         return [(bit, pid, memory, gi, ci) for pid, memory, gi, ci, *_ in told]

@@ -30,7 +30,7 @@ _ASK_AGAIN: Final = 600.0
 
 
 class Readings:
-    """Reads quantities through buffers that are kept."""
+    """Reads quantities, into buffers that are made once."""
 
     def __init__(self, library: Library, slow_interval: float) -> None:
         self._library = library

@@ -16,7 +16,7 @@ from gpuledger.sources.nvml.codes import (
     UNSUPPORTED,
 )
 from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import Library, view
+from gpuledger.sources.nvml.library import Library, ListBuffer, view
 from gpuledger.sources.nvml.state import GpuState
 from gpuledger.sources.nvml.structs import (
     BLANK_64,
@@ -29,8 +29,6 @@ from gpuledger.sources.nvml.structs import (
 PART: Final = "utilization"
 _NEWER: Final = "nvmlDeviceGetProcessesUtilizationInfo"
 _OLDER: Final = "nvmlDeviceGetProcessUtilization"
-_GROWTHS: Final = 8
-# A driver that asks for more than this, or for less than it got, is not believed.
 _MOST_SAMPLES: Final = 1 << 18
 _FIRST_WINDOW: Final = 1_000_000
 
@@ -76,8 +74,7 @@ class UtilizationSamples:
         self._library = library
         self._count = c_uint()
         self._info = create_string_buffer(SAMPLES_INFO.size)
-        self._room = 256
-        self._buffer = create_string_buffer(self._room * SAMPLE_INFO.size)
+        self._told = ListBuffer(256, SAMPLE_INFO.size, _MOST_SAMPLES)
 
     def read(self, state: GpuState, now: float, findings: Findings) -> Utilization:
         """Samples of the Gpu since the last call, at `now` on our own clock. Raises GpuGone."""
@@ -104,31 +101,28 @@ class UtilizationSamples:
         return _judge(by_pid, state.periods.count(stamps, now), _IDLE[call], findings)
 
     def _ask(self, call: str, state: GpuState) -> tuple[int, list[_Row]]:
-        code = INSUFFICIENT_SIZE
-        count = 0
-        for _ in range(_GROWTHS):
-            code, count = (self._newer if call == _NEWER else self._older)(state)
-            if code != INSUFFICIENT_SIZE or not self._room < count <= _MOST_SAMPLES:
+        ask = self._newer if call == _NEWER else self._older
+        while True:
+            code, count = ask(state)
+            if code != INSUFFICIENT_SIZE or not self._told.grow(count):
                 break
-            self._room = 2 * count
-            self._buffer = create_string_buffer(self._room * SAMPLE_INFO.size)
         if code or not count:
             return code, []
         if call == _NEWER:
-            return code, list(SAMPLE_INFO.iter_unpack(view(self._buffer, count * SAMPLE_INFO.size)))
-        told = SAMPLE.iter_unpack(view(self._buffer, count * SAMPLE.size))
+            return code, list(SAMPLE_INFO.iter_unpack(view(self._told.data, count * SAMPLE_INFO.size)))
+        told = SAMPLE.iter_unpack(view(self._told.data, count * SAMPLE.size))
         return code, [(at, pid, *engines) for pid, at, *engines in told]
 
     def _newer(self, state: GpuState) -> tuple[int, int]:
-        last, room = state.last_sample or 0, self._room
-        SAMPLES_INFO.pack_into(self._info, 0, SAMPLES_INFO_VERSION, room, last, addressof(self._buffer))
+        last, told = state.last_sample or 0, self._told
+        SAMPLES_INFO.pack_into(self._info, 0, SAMPLES_INFO_VERSION, told.room, last, addressof(told.data))
         code = self._library.ask(_NEWER, state.handle, self._info)
         return code, int(SAMPLES_INFO.unpack(self._info)[1])
 
     def _older(self, state: GpuState) -> tuple[int, int]:
-        self._count.value = self._room
+        self._count.value = self._told.room
         last = c_ulonglong(state.last_sample or 0)
-        code = self._library.ask(_OLDER, state.handle, self._buffer, byref(self._count), last)
+        code = self._library.ask(_OLDER, state.handle, self._told.data, byref(self._count), last)
         return code, self._count.value
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from gpuledger.sources.replay.masks import Masks, short
+from gpuledger.model.text import clean_name, unit_unescaped
+from gpuledger.sources.replay.masks import Masks
 
 _UUID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _WORDS: Final = r"(?:kubelet|kubepods|burstable|besteffort|guaranteed)"
@@ -27,7 +28,10 @@ Rule = tuple[re.Pattern[str], Callable[[re.Match[str], Masks], str]]
 
 
 def _rules() -> tuple[Rule, ...]:
-    """Forms of one segment: the pattern, and the segment with its identifiers masked. The first fits."""
+    """Forms of one segment: the pattern, and the segment with its identifiers masked. The first fits.
+
+    Names are cut as they are in the model, so that the same one gets the same mask there and here.
+    """
     rows: tuple[tuple[str, Callable[[re.Match[str], Masks], str]], ...] = (
         (rf"(.*-)?pod({_UUID})(\.slice)?", _pod),
         (
@@ -42,13 +46,13 @@ def _rules() -> tuple[Rule, ...]:
         (r"s[0-9A-HJKMNP-TV-Z]{13}", lambda found, masks: masks.job(found[0])),
         (
             r"pbspro-(\d.*)\.slice",
-            lambda found, masks: f"pbspro-{_escaped(masks.job(short(_unescaped(found[1]))))}.slice",
+            lambda found, masks: f"pbspro-{_escaped(masks.job(clean_name(unit_unescaped(found[1]))))}.slice",
         ),
         (
             r"condor_(.*)_(slot\d+(?:_\d+)?(?:@.+)?)",
-            lambda found, masks: f"condor_{masks.name('dir', found[1])}_{masks.unit(short(found[2]))}",
+            lambda found, masks: f"condor_{masks.name('dir', found[1])}_{masks.unit(clean_name(found[2]))}",
         ),
-        (r"step_(.+)", lambda found, masks: f"step_{masks.step(short(found[1]))}"),
+        (r"step_(.+)", lambda found, masks: f"step_{masks.step(clean_name(found[1]))}"),
         (r"slurm_(.+)", lambda found, masks: f"slurm_{masks.name('node', found[1])}"),
         (
             r"(lxc\.(?:payload|monitor)\.|machine-(?:qemu|lxc)\\x2d\d+\\x2d|machine-|systemd-nspawn@)(.+?)(\.scope|\.service)?",
@@ -58,8 +62,8 @@ def _rules() -> tuple[Rule, ...]:
             r"((?:qemu-\d+-|lxc-\d+-)?)(.+)(\.libvirt-(?:qemu|lxc))",
             lambda found, masks: f"{found[1]}{_container(found[2], masks)}{found[3]}",
         ),
-        (r"openrc\.(.+)", lambda found, masks: f"openrc.{masks.unit(short(found[1]))}"),
-        (r".+\.(?:service|scope|slice|socket|mount)", lambda found, masks: masks.unit(short(found[0]))),
+        (r"openrc\.(.+)", lambda found, masks: f"openrc.{masks.unit(clean_name(found[1]))}"),
+        (r".+\.(?:service|scope|slice|socket|mount)", lambda found, masks: masks.unit(clean_name(found[0]))),
     )
     return tuple((re.compile(pattern, re.ASCII | re.DOTALL), mask) for pattern, mask in rows)
 
@@ -81,7 +85,7 @@ def _uid(uid: str, masks: Masks) -> str:
 
 
 def _container(name: str, masks: Masks) -> str:
-    return masks.name("container", short(_unescaped(name)))
+    return masks.name("container", clean_name(unit_unescaped(name)))
 
 
 _RULES: Final = _rules()
@@ -90,8 +94,8 @@ _NAMED_BELOW: Final[dict[str, Callable[[str, Masks], str]]] = {
     "lxc": _container,
     "lxc.payload": _container,
     "lxc.monitor": _container,
-    "openrc": lambda name, masks: masks.unit(short(name)),
-    **dict.fromkeys(("jobid", "jobs", "pbspro", "torque"), lambda name, masks: masks.job(short(name))),
+    "openrc": lambda name, masks: masks.unit(clean_name(name)),
+    **dict.fromkeys(("jobid", "jobs", "pbspro", "torque"), lambda name, masks: masks.job(clean_name(name))),
     "ecs": lambda name, masks: masks.name("task", name),
 }
 
@@ -129,15 +133,6 @@ def _segment(segment: str, before: str, masks: Masks) -> str:
     return masks.name("cgroup", segment)
 
 
-def _unescaped(name: str) -> str:
-    r"""Undo systemd's `\xNN`."""
-    return re.sub(r"(?:\\x[0-9a-f]{2})+", _bytes_of, name)
-
-
 def _escaped(name: str) -> str:
     r"""Do systemd's `\xNN` for the one character of stand-ins that needs it."""
     return name.replace("-", r"\x2d")
-
-
-def _bytes_of(run: re.Match[str]) -> str:
-    return bytes.fromhex(run[0].replace("\\x", "")).decode("utf-8", "backslashreplace")

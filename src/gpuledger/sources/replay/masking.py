@@ -19,7 +19,7 @@ from gpuledger.sources.replay.recording import Entry, Outage
 
 _OUTAGE_TEXT: Final = "the recorded source could not be read at this time (its words are masked)"
 
-Rule = Callable[[Any, Masks], Any]
+Rule = Callable[[Masks, Any], Any]
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_.-]{0,48}")
 _RESOURCE: Final = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-\d+g\.\d+gb(?:\.[a-z]+)*))?")
@@ -34,16 +34,16 @@ _MEASURE: Final = re.compile(
 )
 
 
-def _keep(value: Any, _masks: Masks) -> Any:
+def _keep(_masks: Masks, value: Any) -> Any:
     return value
 
 
-def _word(value: str, masks: Masks) -> str:
+def _word(masks: Masks, value: str) -> str:
     """A short word of ours (a kind, a reason) stays; a sentence in its place does not."""
     return value if _WORD.fullmatch(value) else masks.name("word", value)
 
 
-def _prose(value: str, masks: Masks) -> str:
+def _prose(masks: Masks, value: str) -> str:
     """A line that only names calls, codes and Devices stays, with the Devices masked."""
     told = _DEVICE_UUID.sub(" ", value)
     words = re.findall(r"[^\s:,()]+", told)
@@ -52,7 +52,7 @@ def _prose(value: str, masks: Masks) -> str:
     return masks.name("text", value)
 
 
-def _raw(columns: Mapping[str, str], masks: Masks) -> dict[str, str]:
+def _raw(masks: Masks, columns: Mapping[str, str]) -> dict[str, str]:
     """Columns of nvidia-smi: measures and states stay, names and numbers of things do not."""
     return {
         column: value
@@ -63,42 +63,42 @@ def _raw(columns: Mapping[str, str], masks: Masks) -> dict[str, str]:
 
 
 def _named(kind: str) -> Rule:
-    return lambda value, masks: masks.name(kind, value)
+    return lambda masks, value: masks.name(kind, value)
 
 
-def _labels(value: tuple[tuple[str, str], ...], masks: Masks) -> tuple[tuple[str, str], ...]:
+def _labels(masks: Masks, value: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     return tuple((masks.name("label", key), masks.name("label-value", told)) for key, told in value)
 
 
-def _resource(value: str, masks: Masks) -> str:
+def _resource(masks: Masks, value: str) -> str:
     """The vendor's own names stay; a claim's or an operator's own is a name."""
     return value if _RESOURCE.fullmatch(value) else masks.name("resource", value)
 
 
-def _serial(value: str | None, masks: Masks) -> str | None:
+def _serial(masks: Masks, value: str | None) -> str | None:
     return None if value is None else masks.digits("serial", value)
 
 
-def _uid(value: int | None, masks: Masks) -> int | None:
+def _uid(masks: Masks, value: int | None) -> int | None:
     return None if value is None else masks.uid(value)
 
 
 # Every field that holds text, and the numbers that are names.
 RULES: Final[dict[type, dict[str, Rule]]] = {
     Gpu: {
-        "uuid": lambda value, masks: masks.uuid(value),
+        "uuid": Masks.uuid,
         "serial": _serial,
         **dict.fromkeys(("name", "pci_bus_id", "vbios", "architecture", "compute_capability"), _keep),
     },
-    Instance: {"uuid": lambda value, masks: masks.uuid(value), "profile": _keep},
-    Start: {"boot_id": lambda value, masks: masks.uuid(value)},
-    Snapshot: {"boot_id": lambda value, masks: masks.uuid(value), "driver_load": _keep},
+    Instance: {"uuid": Masks.uuid, "profile": _keep},
+    Start: {"boot_id": Masks.uuid},
+    Snapshot: {"boot_id": Masks.uuid, "driver_load": _keep},
     HostFacts: {
-        "executable": lambda value, masks: masks.program(value),
-        "comm": lambda value, masks: masks.program(value),
+        "executable": Masks.program,
+        "comm": Masks.program,
         "uid": _uid,
-        "user": lambda value, masks: masks.user(value),
-        "cgroup": lambda value, masks: mask_cgroup(value, masks) if value else "",
+        "user": Masks.user,
+        "cgroup": lambda masks, value: mask_cgroup(value, masks) if value else "",
         "missing": _word,
     },
     Workload: {
@@ -108,14 +108,14 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "namespace": _named("namespace"),
         "pod": _named("pod"),
         "container": _named("container"),
-        "pod_uid": lambda value, masks: masks.hexadecimal("pod-uid", value),
-        "container_id": lambda value, masks: masks.hexadecimal("container-id", value),
-        "job": lambda value, masks: masks.job(value),
-        "step": lambda value, masks: masks.step(value),
-        "unit": lambda value, masks: masks.unit(value),
-        "user": lambda value, masks: masks.user(value),
+        "pod_uid": lambda masks, value: masks.hexadecimal("pod-uid", value),
+        "container_id": lambda masks, value: masks.hexadecimal("container-id", value),
+        "job": Masks.job,
+        "step": Masks.step,
+        "unit": Masks.unit,
+        "user": Masks.user,
     },
-    GpuProcess: {"name": lambda value, masks: masks.program(value)},
+    GpuProcess: {"name": Masks.program},
     Failure: {"part": _word, "reason": _word, "detail": _prose},
     Collected: {"name": _word, "error": _prose},
     Reading: {"supported": _keep, "raw": _raw},
@@ -126,7 +126,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
     },
     Outage: {
         "reason": _word,
-        "text": lambda _value, _masks: _OUTAGE_TEXT,
+        "text": lambda _masks, _text: _OUTAGE_TEXT,
     },
 }
 
@@ -134,7 +134,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
 class Masker:
     """Masks the entries of one recording, each identifier in the same way throughout.
 
-    `key` is the secret of the masks; none is drawn at random.
+    `key` is the secret of the masks; without one it is drawn at random.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -151,7 +151,7 @@ class Masker:
             changed = {
                 name: self._walk(getattr(value, name))
                 if rule is None
-                else rule(getattr(value, name), self._masks)
+                else rule(self._masks, getattr(value, name))
                 for name, rule in plan.items()
             }
             return replace(value, **changed) if changed else value
@@ -178,7 +178,7 @@ def _plan(kind: type) -> dict[str, Rule | None]:
     return plan
 
 
-def _hide(value: Any, masks: Masks) -> Any:
+def _hide(masks: Masks, value: Any) -> Any:
     if isinstance(value, str):
         return masks.name("hidden", value)
     return type(value)() if isinstance(value, tuple | dict | frozenset) else None

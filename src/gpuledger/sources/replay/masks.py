@@ -9,8 +9,6 @@ from itertools import count
 from secrets import token_bytes
 from typing import Final
 
-from gpuledger.model.text import clean_name
-
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX: Final = re.compile(r"[0-9a-f]{12,128}")
 _TRIES: Final = 16
@@ -152,11 +150,6 @@ class Masks:
 def without_arguments(name: str) -> str:
     """The program of a process name: some rewrite theirs to show their arguments."""
     return name.split(" -", 1)[0].rstrip()
-
-
-def short(name: str) -> str:
-    """As names are kept in the model, so that the same one in a cgroup's path gets the same mask."""
-    return clean_name(name)
 
 
 def _as_uuid(digest: str) -> str:

@@ -19,7 +19,7 @@ from gpuledger.sources.replay.codec import ReadTable, WriteTable, layout_of, rec
 
 log = logging.getLogger("gpuledger.replay")
 
-FORMAT: Final = "gpuledger-recording"
+_FORMAT: Final = "gpuledger-recording"
 VERSION: Final = 1
 _GZIP: Final = b"\x1f\x8b"
 _LONGEST_HEADER: Final = 1 << 20
@@ -65,7 +65,7 @@ class Writer:
         self._table = WriteTable()
         self.snapshots = 0
         layout = layout_of(Snapshot) | layout_of(Outage)
-        header = {"format": FORMAT, "version": VERSION, "program": program, "masked": masked}
+        header = {"format": _FORMAT, "version": VERSION, "program": program, "masked": masked}
         self._write({**header, "layout": layout})
 
     @property
@@ -169,7 +169,7 @@ class Reader:
             header = loads(self._stream.readline(_LONGEST_HEADER))
         except _DAMAGE:
             raise wrong from None
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
+        if not isinstance(header, dict) or header.get("format") != _FORMAT:
             raise wrong
         if header.get("version") != VERSION:
             raise UsageError(

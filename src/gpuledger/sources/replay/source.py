@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuledger.model.devices import Device, is_chosen
 from gpuledger.model.errors import SourceUnavailable, UsageError, unknown
-from gpuledger.model.process import GpuProcess, UtilizationSample
+from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSample
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.source import Clock
@@ -21,8 +21,8 @@ class Replay:
 
     The recording's time is that of its `Snapshot.elapsed`; it runs from the first read, `settings.speed`
     times as fast as the clock. What happened in Snapshots that were passed over (Xids, values not
-    believed, samples) is told with the next one; a Snapshot that is told again has no events. Pids are
-    never looked up: owners are those of the recording.
+    believed, samples, accounting records) is told with the next one; a Snapshot that is told again has no
+    events. Pids are never looked up: owners are those of the recording.
     """
 
     def __init__(self, path: Path, settings: SourceSettings, clock: Clock) -> None:
@@ -128,6 +128,7 @@ class _Events:
         self._xids: list[XidEvent] = []
         self._invalid = 0
         self._samples: dict[Device, list[UtilizationSample]] = {}
+        self._records: dict[Device, list[AccountingRecord]] = {}
 
     def take(self, snapshot: Snapshot) -> None:
         """Keep the events of a Snapshot that is passed over."""
@@ -136,27 +137,34 @@ class _Events:
         for reading in snapshot.readings:
             if reading.samples:
                 self._samples.setdefault(reading.device, []).extend(reading.samples)
+            if reading.accounting:
+                self._records.setdefault(reading.device, []).extend(reading.accounting)
 
     def with_those_of(self, snapshot: Snapshot) -> Snapshot:
-        """The Snapshot with all that was kept before its own; samples of Devices that are gone are lost."""
-        if not (self._xids or self._invalid or self._samples):
+        """The Snapshot with all that was kept before its own; what Devices told that are gone is lost."""
+        if not (self._xids or self._invalid or self._samples or self._records):
             return snapshot
         return replace(
             snapshot,
             xids=(*self._xids, *snapshot.xids),
             invalid=self._invalid + snapshot.invalid,
-            readings=tuple([self._with_samples(reading) for reading in snapshot.readings]),
+            readings=tuple([self._with_own(reading) for reading in snapshot.readings]),
         )
 
-    def _with_samples(self, reading: Reading) -> Reading:
-        before = self._samples.get(reading.device)
-        return replace(reading, samples=(*before, *(reading.samples or ()))) if before else reading
+    def _with_own(self, reading: Reading) -> Reading:
+        samples, records = self._samples.get(reading.device), self._records.get(reading.device, ())
+        return replace(
+            reading,
+            samples=(*samples, *(reading.samples or ())) if samples else reading.samples,
+            accounting=(*records, *reading.accounting),
+        )
 
 
 def _again(snapshot: Snapshot) -> Snapshot:
     """A Snapshot that was told before: its state, without what happened."""
     readings = [
-        reading if reading.samples is None else replace(reading, samples=()) for reading in snapshot.readings
+        replace(reading, samples=None if reading.samples is None else (), accounting=())
+        for reading in snapshot.readings
     ]
     return replace(snapshot, xids=(), invalid=0, readings=tuple(readings))
 

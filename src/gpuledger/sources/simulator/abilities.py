@@ -8,11 +8,10 @@ from gpuledger.sources.simulator.engines import METRICS, RATES
 from gpuledger.sources.simulator.gauges import GAUGES, STORES, Gauge
 from gpuledger.sources.simulator.scenario import GpuSpec
 
-NOT_UNDER_MIG = frozenset(
+# What NVML does not tell of a GPU under MIG (nvml.h, nvmlDeviceGetUtilizationRates).
+_NOT_UNDER_MIG = frozenset(
     {q.UTILIZATION, q.MEMORY_UTILIZATION, q.ENCODER_UTILIZATION, q.DECODER_UTILIZATION, q.COMPUTE_MODE}
 )
-"""Quantities that NVML does not serve on a GPU under MIG (nvml.h, nvmlDeviceGetUtilizationRates)."""
-
 _WITH_GPM = frozenset({"Hopper", "Blackwell"})
 _BEFORE_AMPERE = frozenset({"Maxwell", "Pascal", "Volta", "Turing"})
 _PAGES = frozenset({q.RETIRED_PAGES_CORRECTABLE, q.RETIRED_PAGES_UNCORRECTABLE, q.RETIRED_PAGES_PENDING})
@@ -56,7 +55,7 @@ def _supported(
         if level is Level.INSTANCE and quantity.level is not Level.INSTANCE:
             continue
         told = quantity in known and quantity.key not in lacks
-        answers[quantity.key] = told and not (mig and quantity in NOT_UNDER_MIG)
+        answers[quantity.key] = told and not (mig and quantity in _NOT_UNDER_MIG)
     return answers
 
 

@@ -21,8 +21,8 @@ from gpuledger.sources.simulator.sampling import Sampling, sample
 from gpuledger.sources.simulator.scenario import FaultKind, FaultSpec, Scenario
 from gpuledger.sources.simulator.timeline import Phase, Timeline
 
+# Xids that come with an uncorrectable ECC error (NVIDIA's Xid catalogue).
 _UNCORRECTED_XIDS = frozenset({48, 94, 95})
-"""Xids that come with an uncorrectable ECC error (NVIDIA's Xid catalogue)."""
 
 
 class Card:

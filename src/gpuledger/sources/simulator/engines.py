@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
 
+# The share of busy time that each metric comes to, as a large model in training shows it.
 ENGINES: Mapping[Quantity, float] = {
     q.ENGINE_ACTIVITY: 1.0,
     q.SM_ACTIVITY: 0.93,
@@ -16,15 +17,11 @@ ENGINES: Mapping[Quantity, float] = {
     q.FP32_ACTIVITY: 0.11,
     q.FP16_ACTIVITY: 0.06,
 }
-"""The share of busy time that each metric comes to, as a large model in training shows it."""
-
 _DRAM_PEAK = 0.82
 
+# What GPM tells of a Gpu and of its Instances, and of a whole Gpu alone.
 METRICS = frozenset({*ENGINES, q.DRAM_ACTIVITY})
-"""Quantities of a Gpu and of its Instances that GPM tells."""
-
 RATES = frozenset({q.PCIE_TX_RATE, q.PCIE_RX_RATE, q.NVLINK_TX_RATE, q.NVLINK_RX_RATE})
-"""Quantities of a whole Gpu that GPM tells."""
 
 
 def metric(quantity: Quantity, busy: float, memory: float) -> float:

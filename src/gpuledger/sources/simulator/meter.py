@@ -11,15 +11,14 @@ from gpuledger.sources.simulator.power import Draw, draw
 from gpuledger.sources.simulator.scenario import SECOND, WHOLE
 from gpuledger.sources.simulator.timeline import Phase, Timeline
 
+# How far back the driver's sample buffer reaches.
 HISTORY = 20 * SECOND
-"""How far back the driver's sample buffer reaches."""
 
 _PICO_IN_MILLI = 10**9
 _INERTIA = 25
 
-
+# Begin, end, phase and Draw of a span of constant power.
 Stretch = tuple[int, int, Phase, Draw]
-"""Begin, end, phase and Draw of a span of constant power."""
 
 
 class Stretches:
@@ -51,14 +50,15 @@ class Meter:
         self._stretches = stretches
         self._faults = faults
         self._at = 0
+        # Picojoules since time 0, through driver reloads.
         self._energy = 0
         self._work = 0
         self._second_energy = 0
         self._heat = self._hardware.spec.empty_power
         self._told = 0
         self._base: tuple[int, int] = (0, 0)
+        # When the driver was loaded anew, None when that was before time 0.
         self.loaded_at: int | None = None
-        """When the driver was loaded anew, None when that was before time 0."""
         self.history: deque[Stretch] = deque()
 
     @property
@@ -66,11 +66,6 @@ class Meter:
         """The energy counter in mJ: since driver load, as of the last refresh."""
         start = self._hardware.spec.counter_start if self.loaded_at is None else 0
         return start + (self._told - self._base[0]) // _PICO_IN_MILLI
-
-    @property
-    def energy(self) -> int:
-        """Picojoules since time 0, up to now and through driver reloads."""
-        return self._energy
 
     @property
     def busy_time(self) -> int:

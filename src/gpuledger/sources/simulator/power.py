@@ -34,7 +34,7 @@ class Engines:
         return max(self.sm, self.encoder, self.decoder)
 
 
-QUIET = Engines()
+_QUIET = Engines()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +85,7 @@ def shared(wanted: Sequence[int], available: int) -> list[int]:
 
 def _engines(phase: Phase, second: int, seed: int) -> tuple[Engines, ...]:
     demands = [
-        _demand(seat, second, seed) if busy else QUIET
+        _demand(seat, second, seed) if busy else _QUIET
         for seat, busy in zip(phase.seats, phase.busy, strict=True)
     ]
     by_device: dict[str, list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.model.process import ProcessType
-from gpuledger.model.settings import integer, text
+from gpuledger.model.settings import choice, integer, text
 from gpuledger.model.sizes import size
 from gpuledger.sources.simulator import table
 from gpuledger.sources.simulator.scenario import (
@@ -44,10 +44,9 @@ _COMMON = (
     "jitter",
     "age",
 )
+# Keys of a process under its GPU, and of one that stands apart because it sits on several.
 SEATED = (*_COMMON, *_OWNERS, "gi", "ci")
-"""Keys of a process under its GPU."""
 FREE = (*_COMMON, *_OWNERS, "gpus")
-"""Keys of a process that stands apart, because it sits on several GPUs."""
 
 _C, _G, _M = ProcessType.COMPUTE, ProcessType.GRAPHICS, ProcessType.MPS
 _TYPES = {
@@ -63,7 +62,7 @@ _LARGEST_PID = 2**22
 
 def read_process(given: Table, gpu: int | None, gpus: int) -> ProcessSpec:
     """One process; `gpu` is the GPU it stands under, None where the file names its `gpus` (of so many)."""
-    kind = given.take("type", _type, "C")
+    kind = given.take("type", choice(*_TYPES), "C")
     server = kind == "mps-server"
     every = given.take("every", table.positive_span, 0)
     spec = ProcessSpec(
@@ -97,13 +96,6 @@ def read_process(given: Table, gpu: int | None, gpus: int) -> ProcessSpec:
     if server and (spec.load or spec.encoder or spec.decoder):
         raise given.fail("load", "an MPS server does no work of its own; give it to its clients")
     return spec
-
-
-def _type(value: object) -> str:
-    word = str(value)
-    if word not in _TYPES:
-        raise ValueError(f"one of {', '.join(_TYPES)} is wanted")
-    return word
 
 
 def _check_times(given: Table, spec: ProcessSpec) -> None:

@@ -177,7 +177,7 @@ def _gpu(given: Table) -> GpuSpec:
         uuid=given.take("uuid", table.name, base.uuid),
         memory=given.take("memory", size, base.memory),
         reserved_memory=given.take("reserved_memory", size, base.reserved_memory),
-        unified_memory=given.take("unified_memory", _flag, base.unified_memory),
+        unified_memory=given.take("unified_memory", boolean, base.unified_memory),
         sm_count=given.take("sm_count", whole, base.sm_count),
         empty_power=given.take("empty_watts", table.watts, base.empty_power),
         resident_power=given.take("resident_watts", table.watts, base.resident_power),
@@ -197,22 +197,15 @@ def _gpu(given: Table) -> GpuSpec:
     return replace(spec, lacks=_lacks(given), layouts=_layouts(given))
 
 
-def _flag(value: object) -> bool:
-    try:
-        return boolean(value)
-    except ValueError:
-        raise ValueError("true or false is wanted") from None
-
-
 def _lacks(given: Table) -> frozenset[str]:
-    missing = {given_key for path, value in given.items("lacks") for given_key in [_quantity(value, path)]}
-    if not given.take("counter", _flag, True):
+    missing = {_quantity(value, path) for path, value in given.items("lacks")}
+    if not given.take("counter", boolean, True):
         missing.add("energy")
-    if not given.take("ecc", _flag, True):
+    if not given.take("ecc", boolean, True):
         missing.update(_ECC)
-    if not given.take("nvlinks", _flag, True):
+    if not given.take("nvlinks", boolean, True):
         missing.update(_NVLINKS)
-    if given.take("unified_memory", _flag, False):
+    if given.take("unified_memory", boolean, False):
         missing.update(_MEMORY)
     return frozenset(missing)
 

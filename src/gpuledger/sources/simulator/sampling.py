@@ -13,8 +13,8 @@ from gpuledger.sources.simulator.runs import Run
 from gpuledger.sources.simulator.scenario import SECOND, WHOLE
 from gpuledger.sources.simulator.timeline import Phase
 
+# Whole percents of sm, memory, encoder and decoder, as the driver tells them.
 Percents = tuple[int, int, int, int]
-"""Whole percents of sm, memory, encoder and decoder, as the driver tells them."""
 
 _POINT = WHOLE // 100
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import TypeVar, overload
 
 from gpuledger.model import settings
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import UsageError, hint
 from gpuledger.sources.simulator.scenario import SECOND, WATT, WHOLE
 
 T = TypeVar("T")
@@ -26,7 +25,7 @@ class Table:
         self._values: Mapping[object, object] = value
         for key in value:
             if key not in valid:
-                raise UsageError(f"{self.at(str(key))}: unknown key; {_hint(str(key), valid)}")
+                raise UsageError(f"{self.at(str(key))}: unknown key; {hint(str(key), valid)}")
 
     def at(self, key: str) -> str:
         """The full path of a key: `gpus[1].processes[0].load`."""
@@ -68,11 +67,6 @@ class Table:
             raise self.fail(key, f"a list is wanted, not {_kind(value)}")
         for index, item in enumerate(value):
             yield f"{self.at(key)}[{index}]", item
-
-
-def _hint(given: str, valid: tuple[str, ...]) -> str:
-    near = get_close_matches(given, valid, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"valid: {', '.join(sorted(valid))}"
 
 
 def _kind(value: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from fractions import Fraction
 
-from gpuledger.model.devices import Instance
 from gpuledger.model.session import Account
 from gpuledger.sources.simulator.meter import Stretches
 from gpuledger.sources.simulator.people import start_of
@@ -61,5 +60,4 @@ class TruthWalk:
         device = seat.device
         start = start_of(seat.run, *self._boot)
         key = (device.uuid, seat.run.pid, start.boot_id, start.ticks, start.seen)
-        instance = device.name if isinstance(device, Instance) else ""
-        return Account(self._hardware.gpu, "process", instance, key)
+        return Account(self._hardware.gpu, "process", device.instance, key)

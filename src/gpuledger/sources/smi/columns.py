@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from gpuledger.model.errors import unknown
 from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.answer import Answer, Cells
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.csv import parse_query_gpu, refused_field
-from gpuledger.sources.smi.decoding import decoded
+from gpuledger.sources.smi.decoding import decoded, told
 from gpuledger.sources.smi.exits import meaning, reason
 from gpuledger.sources.smi.fields import AUTO, IDENTITY, USUAL, offered, without
-from gpuledger.sources.smi.machine import Findings, bus_of, uuid_of
+from gpuledger.sources.smi.machine import bus_of, uuid_of
 from gpuledger.sources.smi.run import NotStarted, Outcome, Ran
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.slow import SlowFields
@@ -52,20 +53,20 @@ class Columns:
         self._resolve(answer.driver)
         outcome, asked, seconds = self._query()
         for complaint in self._refused.values():
-            findings.fail(PART, "FIELD_UNKNOWN", complaint)
+            findings.note(PART, "FIELD_UNKNOWN", complaint)
         self.exit_code = outcome.code if isinstance(outcome, Ran) else -1
         if isinstance(outcome, NotStarted):
-            findings.fail(PART, "not_started", f"--query-gpu: {outcome.detail}")
+            findings.note(PART, reason(outcome), f"--query-gpu: {outcome.detail}")
             return
-        told = parse_query_gpu(decoded(outcome.stdout))
+        table = parse_query_gpu(told(outcome))
         if how := meaning(outcome, self.command):
-            findings.fail(PART, reason(outcome), f"--query-gpu: {how}")
-        elif not told.blocks:
+            findings.note(PART, reason(outcome), f"--query-gpu: {how}")
+        elif not table.blocks:
             self.exit_code = -1
-            findings.fail(PART, "UNREADABLE", "--query-gpu: its answer is no table")
-        for trouble in told.troubles:
-            findings.fail(PART, trouble.reason, trouble.detail)
-        _join(answer, told)
+            findings.note(PART, "UNREADABLE", "--query-gpu: its answer is no table")
+        for trouble in table.troubles:
+            findings.note(PART, trouble.reason, trouble.detail)
+        _join(answer, table)
         self._look_for_slow(asked, seconds)
 
     def _resolve(self, driver: str) -> None:
@@ -81,8 +82,7 @@ class Columns:
         if named != (AUTO,):
             fields = tuple(dict.fromkeys((*named, *IDENTITY)))
         else:
-            outcome = self.ask("--help-query-gpu")
-            fields = offered(decoded(outcome.stdout)) if isinstance(outcome, Ran) else ()
+            fields = offered(told(self.ask("--help-query-gpu")))
             if not fields:
                 self._again = self.clock.elapsed() + _RETRY
                 fields = USUAL
@@ -103,8 +103,7 @@ class Columns:
                 log.warning("--query-field-names: %s", self._refused[refused])
 
     def _offered(self) -> tuple[str, ...]:
-        outcome = self.ask("--help-query-gpu")
-        return (offered(decoded(outcome.stdout)) if isinstance(outcome, Ran) else ()) or USUAL
+        return offered(told(self.ask("--help-query-gpu"))) or USUAL
 
     def _timed(self, fields: tuple[str, ...]) -> tuple[Outcome, float]:
         began = self.clock.elapsed()
@@ -125,14 +124,14 @@ class Columns:
 def _refusal(outcome: Outcome) -> str | None:
     if not isinstance(outcome, Ran) or not outcome.code:
         return None
-    return refused_field(decoded(outcome.stdout)) or refused_field(decoded(outcome.stderr))
+    return refused_field(told(outcome)) or refused_field(decoded(outcome.stderr))
 
 
-def _join(answer: Answer, told: Answer) -> None:
+def _join(answer: Answer, table: Answer) -> None:
     """Columns to Blocks, by UUID, else by PCI bus id."""
     by_uuid: dict[str, Cells] = {}
     by_bus: dict[str, Cells] = {}
-    for block in told.blocks:
+    for block in table.blocks:
         if uuid := uuid_of(block):
             by_uuid[uuid] = block.raw
         elif bus := bus_of(block):

@@ -13,7 +13,7 @@ from re import compile as pattern
 
 from gpuledger.sources.smi import names
 from gpuledger.sources.smi.answer import Answer, Block, Row, Trouble, bus_id, first, trouble_of
-from gpuledger.sources.smi.values import why_absent
+from gpuledger.sources.smi.values import ordinal, why_absent
 
 _COLUMN = pattern(r"([A-Za-z][A-Za-z0-9_.]*)(?: \[([^\[\]]+)\])?")
 _BARE_NUMBER = pattern(r"[+-]?[0-9]+(?:\.[0-9]+)?")
@@ -48,11 +48,7 @@ def parse_query_gpu(text: str) -> Answer:
     """A Block for each row; its columns travel in `raw`, header and cell as printed. Nothing is raised."""
     answer = Answer()
     for columns, cells in _rows(text, ("name", "gpu_name"), answer.troubles):
-        told = {
-            name: columns.with_unit(name, cell)
-            for name, cell in zip(columns.names, cells, strict=True)
-            if name not in columns.twice
-        }
+        told = columns.told(cells)
         raw = {
             header: cell
             for header, name, cell in zip(columns.headers, columns.names, cells, strict=True)
@@ -61,9 +57,8 @@ def parse_query_gpu(text: str) -> Answer:
         block = Block(bus_id(first(told, names.BUS) or ""), told, raw=raw, spoiled=len(columns.twice))
         answer.blocks.append(block)
         answer.driver = told.get("driver_version", answer.driver)
-        count = told.get("count", "")
-        if count.isascii() and count.isdigit() and len(count) < 6:
-            answer.expected = int(count)
+        if (count := ordinal(told.get("count", ""))) is not None:
+            answer.expected = count
     return answer
 
 
@@ -71,11 +66,7 @@ def parse_query_apps(text: str) -> Apps:
     """The rows of the compute processes. Nothing is raised."""
     apps = Apps()
     for columns, cells in _rows(text, ("process_name", "name"), apps.troubles):
-        told = {
-            name: columns.with_unit(name, cell)
-            for name, cell in zip(columns.names, cells, strict=True)
-            if name not in columns.twice
-        }
+        told = columns.told(cells)
         row = Row(
             pid=told.get("pid"),
             name=first(told, ("process_name", "name")),
@@ -98,7 +89,12 @@ class _Columns:
     units: Mapping[str, str]
     twice: frozenset[str]
 
-    def with_unit(self, name: str, cell: str) -> str:
+    def told(self, cells: tuple[str, ...]) -> dict[str, str]:
+        """A row by name, without the columns that are there twice."""
+        row = zip(self.names, cells, strict=True)
+        return {name: self._with_unit(name, cell) for name, cell in row if name not in self.twice}
+
+    def _with_unit(self, name: str, cell: str) -> str:
         """The cell with the header's unit where it has none of its own (`nounits`)."""
         unit = self.units[name]
         return f"{cell} {unit}" if unit and _BARE_NUMBER.fullmatch(cell) else cell

@@ -6,10 +6,16 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from typing import Final
 
 from gpuledger.model.text import from_bytes
+from gpuledger.sources.smi.run import Outcome, Ran
 
 _MARKED: Final = ((BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
 # How much of an answer is looked at for zeros, which UTF-16 has in every second byte of plain text.
 _HEAD: Final = 64
+
+
+def told(outcome: Outcome) -> str:
+    """What the command wrote to its standard output; nothing where it did not start."""
+    return decoded(outcome.stdout) if isinstance(outcome, Ran) else ""
 
 
 def decoded(raw: bytes) -> str:

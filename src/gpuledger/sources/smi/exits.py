@@ -8,7 +8,7 @@ from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.run import STUCK, NotStarted, Outcome, Ran
 
 # `nvidia-smi -h` and its manual page, section RETURN VALUE.
-MEANINGS = {
+_MEANINGS = {
     2: "a supplied argument is invalid",
     3: "the operation is not supported on this device",
     4: "the user has no permission to access the device or perform the operation",
@@ -45,8 +45,8 @@ def meaning(ran: Ran, command: Command) -> str:
         return "wrote without end: killed"
     if ran.code == 0:
         return ""
-    said = last_line(ran.stderr) or last_line(ran.stdout)
-    known = MEANINGS.get(ran.code, "")
+    said = _last_line(ran.stderr) or _last_line(ran.stdout)
+    known = _MEANINGS.get(ran.code, "")
     if command.remote and ran.code == 255:
         known = "ssh could not connect, or nvidia-smi failed there"
     if ran.code == 127:
@@ -57,11 +57,13 @@ def meaning(ran: Ran, command: Command) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def reason(ran: Ran) -> str:
-    """Short and stable, fit for a label: `timeout`, `overran`, `exit_9`; `exit_0` is a success."""
-    if ran.timed_out:
+def reason(outcome: Outcome) -> str:
+    """Short and stable, fit for a label: `not_started`, `timeout`, `overran`, or `exit_9` by its code."""
+    if isinstance(outcome, NotStarted):
+        return "not_started"
+    if outcome.timed_out:
         return "timeout"
-    return "overran" if ran.overran else f"exit_{ran.code}"
+    return "overran" if outcome.overran else f"exit_{outcome.code}"
 
 
 def unavailable(outcome: Outcome, command: Command, timeout: float) -> SourceUnavailable:
@@ -96,7 +98,7 @@ def unavailable(outcome: Outcome, command: Command, timeout: float) -> SourceUna
     return SourceUnavailable(f"{command.program}: {why}; {remedy}", reason(outcome))
 
 
-def last_line(raw: bytes) -> str:
+def _last_line(raw: bytes) -> str:
     """The last line that says something, short and printable."""
     lines = [line.strip() for line in from_bytes(raw[-2048:]).splitlines() if line.strip()]
     return clean_name(lines[-1], 200) if lines and not lines[-1].startswith("<") else ""

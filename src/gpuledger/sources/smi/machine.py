@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.quantities import Quantity
-from gpuledger.model.snapshot import Failure
+from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
 from gpuledger.model.text import clean_name
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi import names
 from gpuledger.sources.smi.answer import Block, Cells, bus_id, first
 from gpuledger.sources.smi.listing import Listing
-from gpuledger.sources.smi.values import Tally, measure, whole, why_absent, word
+from gpuledger.sources.smi.values import measure, whole, why_absent, word
 
 _DOWN = frozenset({"GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION"})
-
-
-@dataclass(slots=True)
-class Findings:
-    """Failures in the order met, and how many values were not believed."""
-
-    failures: list[Failure] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-
-    def fail(self, part: str, reason: str, detail: str, device: Device | None = None) -> None:
-        """Note that `part` went wrong, of `device` or of the machine."""
-        self.failures.append(Failure(part, reason, device, clean_name(detail, 300)))
-
-    def error_of(self, part: str) -> str:
-        """One line for the part's health: its first failure and how many more there were; empty if none."""
-        mine = [failure.detail for failure in self.failures if failure.part == part]
-        more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
-        return f"{mine[0]}{more}" if mine else ""
 
 
 @dataclass(slots=True)
@@ -62,9 +43,9 @@ def bus_of(block: Block) -> str:
     return block.bus or bus_id(word(block.first(names.BUS)) or "")
 
 
-def gpu_of(block: Block, uuid: str, index: int, tally: Tally) -> Gpu:
+def gpu_of(block: Block, uuid: str, index: int, findings: Findings) -> Gpu:
     """The static facts of one Block."""
-    minor = whole(block.first(names.MINOR), tally)
+    minor = whole(block.first(names.MINOR), findings)
     return Gpu(
         uuid,
         index,
@@ -81,7 +62,7 @@ def gpu_of(block: Block, uuid: str, index: int, tally: Tally) -> Gpu:
 
 def _shares_memory(block: Block) -> bool:
     # GB10 and Jetson have no memory of their own and say N/A; a GPU in trouble says something else.
-    total = block.first(names.GPU_NAMES[_MEMORY_TOTAL])
+    total = block.first(names.GPU_NAMES[MEMORY_TOTAL])
     return total is not None and why_absent(total) == "NOT_SUPPORTED" and not why_down(block)
 
 
@@ -112,19 +93,19 @@ def instances_of(gpu: Gpu, block: Block, listing: Listing, findings: Findings) -
     """
     found: dict[tuple[int, int], Instance] = {}
     for cells in block.parts:
-        gi, ci = (whole(first(cells, name), findings.tally) for name in (names.PART_GI, names.PART_CI))
-        index = whole(first(cells, names.INDEX), findings.tally)
+        gi, ci = (whole(first(cells, name), findings) for name in (names.PART_GI, names.PART_CI))
+        index = whole(first(cells, names.INDEX), findings)
         if gi is None or ci is None or index is None or (gi, ci) in found:
             detail = f"{gpu.uuid}: a MIG device without its own index, GPU and compute instance id"
-            findings.fail("devices", "MIG_IDS_UNKNOWN", detail, gpu)
+            findings.note("devices", "MIG_IDS_UNKNOWN", detail, gpu)
             continue
         listed, profile = listing.parts.get((gpu.uuid, index), ("", ""))
         uuid = word(first(cells, names.PART_UUID)) or listed
         if not uuid:
             uuid = f"{gpu.uuid}/{gi}/{ci}"
             detail = f"{uuid}: nvidia-smi -L does not tell this MIG device's UUID; its place stands in"
-            findings.fail("devices", "MIG_UUID_UNKNOWN", detail, gpu)
-        sms = whole(first(cells, names.PART_SMS), findings.tally)
+            findings.note("devices", "MIG_UUID_UNKNOWN", detail, gpu)
+        sms = whole(first(cells, names.PART_SMS), findings)
         found[gi, ci] = Instance(uuid, gpu, gi, ci, index, profile, sms)
     return tuple(sorted(found.values(), key=lambda instance: instance.index))
 
@@ -137,7 +118,7 @@ def gpu_values(
     supported: dict[str, bool] = {}
     for quantity in wanted:
         cell = card.block.first(names.GPU_NAMES.get(quantity, ()))
-        value = _sum(card.block.cells, quantity, findings.tally)
+        value = _sum(card.block.cells, quantity, findings)
         if value is None and cell is not None:
             value = _value(cell, quantity, card.gpu, findings)
             _note_support(supported, quantity, cell)
@@ -167,17 +148,15 @@ def part_values(
 def cells_of(instance: Instance, block: Block) -> Cells:
     """The cells of the MIG device that `instance` is."""
     ids = (str(instance.gi), str(instance.ci))
-    return next(
-        (cells for cells in block.parts if (first(cells, names.PART_GI), first(cells, names.PART_CI)) == ids),
-        _NO_CELLS,
-    )
+    of_part = names.PART_GI, names.PART_CI
+    return next((cells for cells in block.parts if tuple(first(cells, name) for name in of_part) == ids), {})
 
 
 def _value(cell: str, quantity: Quantity, device: Device, findings: Findings) -> float | None:
     reason = why_absent(cell)
     if reason in _DOWN:
-        findings.fail("readings", reason, f"{device.uuid}: {quantity.key}: {cell.strip()}", device)
-    return measure(cell, quantity, findings.tally)
+        findings.note("readings", reason, f"{device.uuid}: {quantity.key}: {cell.strip()}", device)
+    return measure(cell, quantity, findings)
 
 
 def _note_support(supported: dict[str, bool], quantity: Quantity, cell: str) -> None:
@@ -186,14 +165,10 @@ def _note_support(supported: dict[str, bool], quantity: Quantity, cell: str) -> 
         supported[quantity.key] = not reason
 
 
-def _sum(cells: Cells, quantity: Quantity, tally: Tally) -> float | None:
+def _sum(cells: Cells, quantity: Quantity, findings: Findings) -> float | None:
     for terms in names.GPU_SUMS.get(quantity, ()):
         told = [cells.get(term) for term in terms]
         if all(term is not None and not why_absent(term) for term in told):
-            counts = [measure(term, quantity, tally) for term in told]
+            counts = [measure(term, quantity, findings) for term in told]
             return None if None in counts else float(sum(count for count in counts if count is not None))
     return None
-
-
-_NO_CELLS: Mapping[str, str] = {}
-_MEMORY_TOTAL = names.VITAL[0]

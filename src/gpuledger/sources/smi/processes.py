@@ -9,8 +9,9 @@ from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import NO_USAGE, GpuProcess, HostFacts, ProcessType, Usage
 from gpuledger.model.quantities import MEMORY_USED
 from gpuledger.model.text import clean_name
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.answer import Row
-from gpuledger.sources.smi.machine import Card, Findings
+from gpuledger.sources.smi.machine import Card
 from gpuledger.sources.smi.values import measure, whole, why_absent
 
 _TYPES = {kind.value: kind for kind in ProcessType}
@@ -52,20 +53,20 @@ def _explain(card: Card, findings: Findings) -> None:
     said = card.block.rows_said
     reason = (why_absent(said) or "UNKNOWN") if said else "NOT_TOLD"
     detail = f"{card.gpu.uuid}: no process list: {said or 'the answer holds none'}"
-    findings.fail("processes", reason, detail, card.gpu)
+    findings.note("processes", reason, detail, card.gpu)
 
 
 def _place(row: Row, card: Card, lists: Lists, findings: Findings) -> None:
-    pid = whole(row.pid, findings.tally)
+    pid = whole(row.pid, findings)
     if pid is None:
         if row.pid is None or not why_absent(row.pid):
             detail = f"{card.gpu.uuid}: a process without a readable pid"
-            findings.fail("processes", "PID_UNREADABLE", detail, card.gpu)
+            findings.note("processes", "PID_UNREADABLE", detail, card.gpu)
         return
     device = _device(row, card, findings)
     if device is None:
         detail = f"{card.gpu.uuid}: pid {pid}: on no MIG instance that is told"
-        findings.fail("processes", "INSTANCE_UNKNOWN", detail, card.gpu)
+        findings.note("processes", "INSTANCE_UNKNOWN", detail, card.gpu)
         return
     listed = lists[device.uuid]
     if listed is None:
@@ -73,7 +74,7 @@ def _place(row: Row, card: Card, lists: Lists, findings: Findings) -> None:
     seen = listed.setdefault(pid, Seen())
     seen.types |= {_TYPES[letter] for letter in (row.type or "").strip().split("+") if letter in _TYPES}
     seen.name = seen.name or _name(row.name)
-    memory = measure(row.memory, MEMORY_USED, findings.tally)
+    memory = measure(row.memory, MEMORY_USED, findings)
     if memory is not None:
         seen.memory = max(seen.memory or 0, int(memory))
 
@@ -88,7 +89,7 @@ def _name(cell: str | None) -> str:
 def _device(row: Row, card: Card, findings: Findings) -> Device | None:
     if not card.instances:
         return card.gpu
-    gi, ci = whole(row.gi, findings.tally), whole(row.ci, findings.tally)
+    gi, ci = whole(row.gi, findings), whole(row.ci, findings)
     return next((one for one in card.instances if (one.gi, one.ci) == (gi, ci)), None)
 
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.source import Clock
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi import names
 from gpuledger.sources.smi.answer import Answer, Block, Row, Trouble
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.csv import Apps, parse_query_apps, parse_query_gpu, refused_field
-from gpuledger.sources.smi.decoding import decoded
+from gpuledger.sources.smi.decoding import decoded, told
 from gpuledger.sources.smi.exits import HOPELESS, meaning, reason, unavailable
 from gpuledger.sources.smi.listing import Listing, parse_listing
-from gpuledger.sources.smi.machine import Findings, bus_of, mig_enabled, uuid_of
+from gpuledger.sources.smi.machine import bus_of, mig_enabled, uuid_of
 from gpuledger.sources.smi.pmon import Activity, parse_pmon
 from gpuledger.sources.smi.report import parse_report
 from gpuledger.sources.smi.run import NotStarted, Outcome, Ran, Runner
@@ -59,42 +60,41 @@ class Questions:
         outcome = self.ask("-q", "-x")
         if isinstance(outcome, NotStarted):
             raise unavailable(outcome, self.command, self.timeout)
-        answer = parse_xml(decoded(outcome.stdout))
+        answer = parse_xml(told(outcome))
         if answer.blocks:
             _note_end(outcome, answer, self.command)
             return answer
         if _says_none(answer) or self._is_hopeless(outcome):
             raise self._nothing(outcome, answer)
         try:
-            told = self._by_csv(findings)
+            answer = self._by_csv(findings)
         except SourceUnavailable as also:
             raise (unavailable(outcome, self.command, self.timeout) if outcome.code else also) from None
         self._xml.failed(self.clock.elapsed(), "")
-        return told
+        return answer
 
     def listing(self) -> Listing:
         """Indexes, MIG UUIDs and profiles; empty where `-L` fails."""
-        outcome = self.ask("-L")
-        return parse_listing(decoded(outcome.stdout)) if isinstance(outcome, Ran) else Listing()
+        return parse_listing(told(self.ask("-L")))
 
     def activity(self, findings: Findings) -> Activity:
         """What the processes kept busy. A command that cannot tell is asked again after a minute."""
         now = self.clock.elapsed()
         if not self._pmon.over(now):
-            findings.fail("utilization", "NOT_SUPPORTED", self._pmon.why)
+            findings.note("utilization", "NOT_SUPPORTED", self._pmon.why)
             return Activity()
         outcome = self.ask("pmon", "-c", "1", "-s", "um")
         if isinstance(outcome, NotStarted):
             activity, why = Activity(), outcome.detail
         else:
-            activity = parse_pmon(decoded(outcome.stdout), findings.tally)
+            activity = parse_pmon(told(outcome), findings)
             why = meaning(outcome, self.command)
         if not activity.told or (why and not activity.usage):
             why = f"pmon: {why or 'its answer is no table'}"
             self._pmon.failed(now, why)
-            findings.fail("utilization", "NOT_SUPPORTED", why)
+            findings.note("utilization", "NOT_SUPPORTED", why)
         elif why:
-            findings.fail("utilization", reason_of(outcome), f"pmon: {why}")
+            findings.note("utilization", reason(outcome), f"pmon: {why}")
         return activity
 
     def ask(self, *arguments: str) -> Outcome:
@@ -115,11 +115,11 @@ class Questions:
 
     def _by_csv(self, findings: Findings) -> Answer:
         outcome = self._query_gpu()
-        answer = parse_query_gpu(decoded(outcome.stdout)) if isinstance(outcome, Ran) else Answer()
+        answer = parse_query_gpu(told(outcome))
         apps_outcome = self.ask("--query-compute-apps=" + ",".join(names.QUERY_APPS), "--format=csv")
-        apps = parse_query_apps(decoded(apps_outcome.stdout)) if isinstance(apps_outcome, Ran) else Apps()
+        apps = parse_query_apps(told(apps_outcome))
         report_outcome = self.ask("-q")
-        report = parse_report(decoded(report_outcome.stdout)) if isinstance(report_outcome, Ran) else Answer()
+        report = parse_report(told(report_outcome))
         if not answer.blocks and not report.blocks:
             if isinstance(outcome, Ran):
                 raise self._nothing(outcome, answer)
@@ -134,9 +134,9 @@ class Questions:
         for block in answer.blocks:
             if mig_enabled(block) and not report.blocks:
                 answer.parts_unknown = True
-                why = reason_of(report_outcome)
+                why = reason(report_outcome)
                 detail = f"{bus_of(block)}: MIG is on, and only -q tells its instances: {why}"
-                findings.fail("devices", "MIG_IDS_UNKNOWN", detail)
+                findings.note("devices", "MIG_IDS_UNKNOWN", detail)
         return answer
 
     def _query_gpu(self) -> Outcome:
@@ -145,15 +145,10 @@ class Questions:
             outcome = self.ask("--query-gpu=" + ",".join(self._fields), "--format=csv")
             if isinstance(outcome, NotStarted):
                 return outcome
-            refused = refused_field(decoded(outcome.stdout) + "\n" + decoded(outcome.stderr))
+            refused = refused_field(told(outcome) + "\n" + decoded(outcome.stderr))
             if refused not in self._fields or len(self._fields) == 1:
                 return outcome
             self._fields.remove(refused)
-
-
-def reason_of(outcome: Outcome) -> str:
-    """Short and stable, fit for a label."""
-    return reason(outcome) if isinstance(outcome, Ran) else "not_started"
 
 
 def _ended_well(outcome: Outcome) -> bool:
@@ -172,10 +167,10 @@ def _note_end(outcome: Ran, answer: Answer, command: Command) -> None:
 
 def _note_apps(apps: Apps, outcome: Outcome, command: Command, findings: Findings) -> None:
     for trouble in apps.troubles:
-        findings.fail("processes", trouble.reason, trouble.detail)
-        findings.tally.invalid += trouble.reason == "ROW_UNREADABLE"
+        findings.note("processes", trouble.reason, trouble.detail)
+        findings.invalid += trouble.reason == "ROW_UNREADABLE"
     if isinstance(outcome, Ran) and (how := meaning(outcome, command)):
-        findings.fail("processes", reason(outcome), f"--query-compute-apps: {how}")
+        findings.note("processes", reason(outcome), f"--query-compute-apps: {how}")
 
 
 def _join(answer: Answer, apps: Apps, report: Answer, *, apps_whole: bool) -> None:
@@ -195,7 +190,7 @@ def _join(answer: Answer, apps: Apps, report: Answer, *, apps_whole: bool) -> No
 
 def _joined(rows: list[Row] | None, twin: Block | None) -> list[Row] | None:
     """Both lists together; on MIG only the report's, for the CSV does not say on which instance."""
-    told = twin.rows if twin is not None else None
-    if told is None or rows is None:
-        return rows if told is None else told
-    return told if twin is not None and twin.parts else told + rows
+    others = twin.rows if twin is not None else None
+    if others is None or rows is None:
+        return rows if others is None else others
+    return others if twin is not None and twin.parts else others + rows

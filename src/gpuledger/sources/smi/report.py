@@ -8,6 +8,7 @@ from __future__ import annotations
 from re import compile as pattern
 
 from gpuledger.sources.smi.answer import RUN_TOGETHER, Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
+from gpuledger.sources.smi.values import ordinal
 
 _GPU = pattern(r"GPU ([0-9A-Fa-f:.]+)")
 _NOT_NAME = pattern(r"[^a-z0-9]+")
@@ -56,9 +57,8 @@ def _read_head(line: str, answer: Answer) -> None:
     told = {_name(key): value.strip()} if colon else {}
     answer.driver = told.get("driver_version", answer.driver)
     answer.cuda = told.get("cuda_version", answer.cuda)
-    count = told.get("attached_gpus", "")
-    if count.isascii() and count.isdigit() and len(count) < 6:
-        answer.expected = int(count)
+    if (count := ordinal(told.get("attached_gpus", ""))) is not None:
+        answer.expected = count
 
 
 class _GpuReader:

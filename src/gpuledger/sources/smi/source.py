@@ -10,13 +10,13 @@ from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import COLUMNS, Quantity
 from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
+from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.answer import Answer, Block
 from gpuledger.sources.smi.columns import PART, Columns
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.listing import Listing
 from gpuledger.sources.smi.machine import (
     Card,
-    Findings,
     bus_of,
     cells_of,
     gpu_of,
@@ -32,6 +32,7 @@ from gpuledger.sources.smi.processes import Lists, build, gather
 from gpuledger.sources.smi.questions import RETRY, Questions
 from gpuledger.sources.smi.run import CommandRunner, Runner
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.sources.smi.values import ordinal
 
 _Topology = tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...]
 
@@ -117,7 +118,7 @@ class SmiSource:
                 Collected("utilization", sampled - identified, findings.error_of("utilization")),
                 *([Collected(PART, queried - asked, findings.error_of(PART))] if COLUMNS in wanted else ()),
             ),
-            invalid=findings.tally.invalid,
+            invalid=findings.invalid,
             devices_failed=not self._whole or answer.parts_unknown,
         )
 
@@ -143,7 +144,7 @@ class SmiSource:
         self._whole = answer.whole
         if not answer.whole and not answer.troubles:
             told = f"{answer.expected} GPUs attached, {len(answer.blocks)} told"
-            findings.fail("devices", "INCOMPLETE", told)
+            findings.note("devices", "INCOMPLETE", told)
         listing = self._list(answer)
         cards: dict[str, Card] = {}
         for position, block in enumerate(answer.blocks):
@@ -153,12 +154,12 @@ class SmiSource:
             elif card.gpu.uuid in cards:
                 self._whole = False
                 detail = f"{card.gpu.uuid}: told twice, also of {bus_of(block)}"
-                findings.fail("devices", "DUPLICATE_UUID", detail)
+                findings.note("devices", "DUPLICATE_UUID", detail)
             else:
                 cards[card.gpu.uuid] = card
         for trouble in answer.troubles:
             known = self._by_bus(trouble.bus)
-            findings.fail("devices", trouble.reason, trouble.detail, known.gpu if known else None)
+            findings.note("devices", trouble.reason, trouble.detail, known.gpu if known else None)
             if known:
                 cards.setdefault(known.gpu.uuid, replace(known, down=trouble.reason))
         self._known = ({} if self._whole else self._known) | cards
@@ -167,18 +168,18 @@ class SmiSource:
     def _card(
         self, block: Block, position: int, answer: Answer, listing: Listing, findings: Findings
     ) -> Card | None:
-        findings.tally.invalid += block.spoiled
+        findings.invalid += block.spoiled
         down = why_down(block)
         uuid = uuid_of(block)
         known = self._known.get(uuid) if uuid else self._by_bus(bus_of(block))
         if uuid is None:
             detail = f"GPU {bus_of(block) or position}: no UUID told" + (f": {down}" if down else "")
-            findings.fail("devices", down or "UUID_UNKNOWN", detail, known.gpu if known else None)
+            findings.note("devices", down or "UUID_UNKNOWN", detail, known.gpu if known else None)
             return replace(known, block=block, down=down or "UNKNOWN") if known else None
         if down:
             # What an unwell GPU says of itself is not believed over what it said before.
             gpu = known.gpu if known else self._gpu(block, uuid, position, answer, listing, findings)
-            findings.fail("readings", down, f"{uuid}: nvidia-smi says {down}", gpu)
+            findings.note("readings", down, f"{uuid}: nvidia-smi says {down}", gpu)
             return Card(gpu, block, instances=known.instances if known else (), down=down)
         gpu = self._gpu(block, uuid, position, answer, listing, findings)
         mig = mig_enabled(block)
@@ -193,13 +194,13 @@ class SmiSource:
         listing: Listing,
         findings: Findings,
     ) -> Gpu:
-        return gpu_of(block, uuid, self._index(block, uuid, position, answer, listing), findings.tally)
+        return gpu_of(block, uuid, self._index(block, uuid, position, answer, listing), findings)
 
     def _index(self, block: Block, uuid: str, position: int, answer: Answer, listing: Listing) -> int:
         """The GPU's index: as told, else as listed; its place counts only where every GPU has one."""
-        told = block.cells.get("index", "")
-        if told.isascii() and told.isdigit() and len(told) < 6:
-            return int(told)
+        told = ordinal(block.cells.get("index", ""))
+        if told is not None:
+            return told
         if uuid in listing.indexes:
             return listing.indexes[uuid]
         known = self._known.get(uuid)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from re import compile as pattern
 
 from gpuledger.model.quantities import PERFORMANCE_STATE, Quantity
+from gpuledger.sources.findings import Findings
 
 # What stands in a cell instead of a value, in lower case without brackets. The word on the right is what
 # NVML calls the same answer.
@@ -62,13 +62,6 @@ _ALL_ONES = 2**32 - 1
 _BLANKS = 2**63 - 32
 
 
-@dataclass(slots=True)
-class Tally:
-    """How many values were not believed on the way."""
-
-    invalid: int = 0
-
-
 def why_absent(cell: str) -> str:
     """Why there is no value in `cell`, in NVML's words (`NOT_SUPPORTED`); empty when there may be one.
 
@@ -91,17 +84,22 @@ def word(cell: str | None) -> str | None:
     return cell.strip() or None
 
 
-def whole(cell: str | None, tally: Tally, most: int = 2**32 - 2) -> int | None:
+def ordinal(cell: str) -> int | None:
+    """An index of a GPU, or how many there are; None for anything else."""
+    return int(cell) if cell.isascii() and cell.isdigit() and len(cell) < 6 else None
+
+
+def whole(cell: str | None, findings: Findings, most: int = 2**32 - 2) -> int | None:
     """A plain count or id such as a pid; None when absent, and counted when not believed."""
     if cell is None or why_absent(cell):
         return None
     if _DIGITS.fullmatch(cell.strip()) and int(cell) <= most:
         return int(cell)
-    tally.invalid += 1
+    findings.invalid += 1
     return None
 
 
-def measure(cell: str | None, quantity: Quantity, tally: Tally) -> float | None:
+def measure(cell: str | None, quantity: Quantity, findings: Findings) -> float | None:
     """The cell's number in the quantity's unit; None when absent, and counted when not believed.
 
     A number without its unit is not believed where the unit matters: `1024` may be the head of `10240 MiB`.
@@ -111,7 +109,7 @@ def measure(cell: str | None, quantity: Quantity, tally: Tally) -> float | None:
     value = _in_base_units(cell.strip(), quantity)
     if value is not None and quantity.believes(value):
         return value
-    tally.invalid += 1
+    findings.invalid += 1
     return None
 
 

@@ -12,6 +12,7 @@ from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from gpuledger.sources.smi.answer import RUN_TOGETHER, Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
+from gpuledger.sources.smi.values import ordinal
 
 _GPU, _END = pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"), pattern("</gpu>")
 _HEAD = pattern(r"<(driver_version|cuda_version|attached_gpus)>([^<]*)</\1>")
@@ -62,9 +63,7 @@ def _read_head(head: str, answer: Answer) -> None:
     told = {found[1]: found[2].strip() for found in _HEAD.finditer(head)}
     answer.driver = told.get("driver_version", "")
     answer.cuda = told.get("cuda_version", "")
-    count = told.get("attached_gpus", "")
-    if count.isascii() and count.isdigit() and len(count) < 6:
-        answer.expected = int(count)
+    answer.expected = ordinal(told.get("attached_gpus", ""))
 
 
 def _troubles(text: str) -> list[Trouble]:

@@ -1,29 +1,19 @@
-"""The API of a node: fed with each Page, asked below `/api/`.
-
-What is needed only to answer is loaded when somebody asks for the first time.
-"""
+"""The API of a node: fed with each Page, and what its answers are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
 
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.checks import Finding
 from gpuledger.model.page import Page
 from gpuledger.model.source import Clock
 from gpuledger.outputs.limits import Limits
-from gpuledger.outputs.routes import Handler, Later, Request, Response
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.events import Events
 from gpuledger.web.api.recent import STEP, Recent
 from gpuledger.web.api.worker import Worker
-
-if TYPE_CHECKING:
-    from gpuledger.web.api.handlers import Handlers
-
-PREFIX: Final = "/api/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +54,3 @@ class Api:
         self._current = (self._current[0] + 1, page)
         self.recent.add(page)
         self.events.publish(page)
-
-    def handler(self, terms: Terms) -> Handler:
-        """What answers everything below `/api/` under these terms."""
-        made: Handlers | None = None
-        # Not when first asked: by then the API may have been taken away.
-        era = self.events.era
-
-        def serve(request: Request) -> Response | Later:
-            nonlocal made
-            if made is None:
-                from gpuledger.web.api.handlers import Handlers
-
-                made = Handlers(self, terms, era=era)
-            return made.respond(request)
-
-        return serve
-
-
-def not_served(page: str) -> Handler:
-    """What answers below `/api/` where `web.page` is this, and not full."""
-
-    def serve(_: Request) -> Response:
-        from gpuledger.web.api.answers import Refused
-
-        message = f"web.page is {page}: the API is served with web.page: full alone, since it names users"
-        return Refused(404, "not_served", message).response
-
-    return serve

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from threading import Lock
 
-from gpuledger.model.devices import Instance
 from gpuledger.model.page import Page
 from gpuledger.model.quantities import MEMORY_USED, POWER
 from gpuledger.model.snapshot import Reading
@@ -123,8 +122,7 @@ class Recent:
         return now
 
     def _take(self, reading: Reading, now: int) -> None:
-        device = reading.device
-        place = (device.gpu.uuid, device.name if isinstance(device, Instance) else "")
+        place = (reading.device.gpu.uuid, reading.device.instance)
         track = self._tracks.get(place)
         if track is None:
             track = self._tracks[place] = _Track(now)

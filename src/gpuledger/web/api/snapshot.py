@@ -90,8 +90,7 @@ def status_of(health: Health, *, readings: bool) -> Words:
 def place_of(device: Device) -> dict[str, str]:
     """Uuid and index of the Gpu, and `GI_CI` under MIG: what every row about a Device begins with."""
     gpu = device.gpu
-    instance = device.name if isinstance(device, Instance) else ""
-    return {"uuid": gpu.uuid, "gpu": str(gpu.index), "instance": instance}
+    return {"uuid": gpu.uuid, "gpu": str(gpu.index), "instance": device.instance}
 
 
 def utilization_of(reading: Reading) -> float | None:

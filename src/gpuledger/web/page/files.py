@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from gpuledger import __version__
 from gpuledger.outputs.compression import gzipped, wants_gzip
 from gpuledger.outputs.routes import Request, Response, plain
-from gpuledger.web.landing import Links
+from gpuledger.web.view import Links
 
 if TYPE_CHECKING:
     from importlib.abc import ResourceLoader

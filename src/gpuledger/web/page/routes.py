@@ -7,7 +7,8 @@ from collections.abc import Callable
 from gpuledger.model.page import Page
 from gpuledger.model.source import Clock
 from gpuledger.outputs.routes import Handler, Request, Response
-from gpuledger.web.landing import Links, landing
+from gpuledger.web.landing import landing
+from gpuledger.web.view import Links
 
 
 def page_routes(

@@ -17,7 +17,6 @@ class Container:
 
     id: str
     name: str
-    image: str = ""
 
 
 class Containers:
@@ -68,11 +67,7 @@ def _container(entry: dict[str, object]) -> Container | None:
     identity = _text(entry.get("Id"))
     if not name or len(identity) < _SHORTEST_ID:
         return None
-    return Container(
-        id=identity,
-        name=clean_name(name),
-        image=clean_name(_text(entry.get("Image"))),
-    )
+    return Container(identity, clean_name(name))
 
 
 def _text(value: object) -> str:

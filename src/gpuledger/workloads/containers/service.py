@@ -8,11 +8,12 @@ from typing import Final
 
 import h11
 
+from gpuledger.host.http import get
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.http import next_event, send_get
 
 # 5,000 containers with many labels; an answer that is longer is none.
 _LONGEST: Final = 16 * 1024 * 1024
+_HEADERS: Final = [("Host", "localhost"), ("Accept", "application/json"), ("Connection", "close")]
 _ROOT_ONLY: Final = (
     "run gpuledger as root or in the group that owns the socket (which is as good as root), or name none "
     "with {flag} ''"
@@ -30,7 +31,7 @@ def list_containers(path: str, flag: str, *, timeout: float = 5.0) -> object:
         connected.settimeout(timeout)
         try:
             connected.connect(path)
-            status, body = _ask(connected)
+            status, _, body = get(connected, "/containers/json", _HEADERS, _LONGEST)
         except PermissionError:
             raise GpuledgerError(f"{path}: permission denied; {_ROOT_ONLY.format(flag=flag)}") from None
         except FileNotFoundError:
@@ -55,22 +56,3 @@ def list_containers(path: str, flag: str, *, timeout: float = 5.0) -> object:
         raise GpuledgerError(
             f"{path} does not answer in JSON; see that Docker or Podman is behind it"
         ) from None
-
-
-def _ask(connected: socket.socket) -> tuple[int, bytes]:
-    http = h11.Connection(h11.CLIENT)
-    headers = [("Host", "localhost"), ("Accept", "application/json"), ("Connection", "close")]
-    send_get(http, connected, "/containers/json", headers)
-    status, body = 0, bytearray()
-    while True:
-        event = next_event(http, connected)
-        if isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > _LONGEST:
-                raise OSError(f"more than {_LONGEST // 1024 // 1024} MiB")
-        elif isinstance(event, h11.EndOfMessage):
-            return status, bytes(body)
-        elif isinstance(event, h11.ConnectionClosed):
-            raise OSError("closed")

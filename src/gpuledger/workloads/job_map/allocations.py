@@ -9,7 +9,6 @@ from gpuledger.model.devices import Device
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex
 from gpuledger.workloads.job_map.files import JobMap
-from gpuledger.workloads.sameness import same_objects
 
 FOUND_BY: Final = "job_map"
 
@@ -22,7 +21,7 @@ class Users(Protocol):
 
 
 def allocations(
-    jobs: JobMap, devices: Sequence[Device], *, kind: str = "slurm", users: Users | None = None
+    jobs: JobMap, devices: Sequence[Device], users: Users | None = None, *, kind: str = "slurm"
 ) -> tuple[Allocation, ...]:
     """One Allocation per job and Device, in the order of files and lines.
 
@@ -42,24 +41,3 @@ def _each(jobs: JobMap, index: DeviceIndex, kind: str, users: Users | None) -> I
             if (item.job, device.uuid) not in told:
                 told.add((item.job, device.uuid))
                 yield Allocation(device, workload, found_by=FOUND_BY)
-
-
-class JobMapAllocations:
-    """Answers `allocations`, the same object again while it is given the same objects."""
-
-    def __init__(self, *, kind: str = "slurm") -> None:
-        self._kind = kind
-        self._jobs: JobMap | None = None
-        self._users: Users | None = None
-        self._devices: tuple[Device, ...] = ()
-        self._found: tuple[Allocation, ...] = ()
-
-    def of(
-        self, jobs: JobMap, devices: Sequence[Device], users: Users | None = None
-    ) -> tuple[Allocation, ...]:
-        """The Allocations of this map. To be called every tick."""
-        same = jobs is self._jobs and users is self._users and same_objects(devices, self._devices)
-        if not same:
-            self._jobs, self._users, self._devices = jobs, users, tuple(devices)
-            self._found = allocations(jobs, devices, kind=self._kind, users=users)
-        return self._found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuledger.host.files import Read, read_whole
+from gpuledger.host.files import Read, read_at_most
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import from_bytes
@@ -68,13 +68,17 @@ class _Known:
     jobs: tuple[str, ...]
 
 
+def _read_file(path: str) -> bytes:
+    return read_at_most(Path(path), _LONGEST)
+
+
 class JobMapReader:
     """Reads JobMaps of the directory, to be polled. Used by one thread.
 
     A file is read only when it was written since, and `read` answers the same object while nothing changes.
     """
 
-    def __init__(self, directory: Path, *, clock: Clock, read: Read = read_whole) -> None:
+    def __init__(self, directory: Path, *, clock: Clock, read: Read = _read_file) -> None:
         self._directory = directory
         self._clock = clock
         self._read = read
@@ -115,7 +119,7 @@ class JobMapReader:
             stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
             if before and before.stamp == stamp:
                 return before
-            raw = self._read(str(path))[:_LONGEST]
+            raw = self._read(str(path))
         except FileNotFoundError:
             return None
         except OSError:

@@ -11,14 +11,13 @@ from gpuledger.model.devices import Device
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.pod_resources.devices import DeviceNames, Missing, Uuids, find_claimed
 from gpuledger.workloads.pod_resources.grants import Grant, PodResources
+from gpuledger.workloads.pod_resources.settings import DRIVERS, RESOURCES
 from gpuledger.workloads.pods.index import NO_PODS
 from gpuledger.workloads.pods.pod import Pod
 from gpuledger.workloads.sameness import same_objects
 from gpuledger.workloads.wildcards import is_wanted
 
-RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
-DRIVERS: Final = ("gpu.nvidia.com",)
-NO_UUIDS: Final[Mapping[tuple[str, str, str], str]] = {}
+NO_UUIDS: Final[Uuids] = {}
 
 # Whether a pod of this UID still has a cgroup; None where that is not to be seen. Answers from memory.
 HasCgroup = Callable[[str], bool | None]
@@ -47,10 +46,9 @@ class Unmatched:
 class Allocated:
     """What became of all grants: every one is an Allocation, unmatched, ended, or not asked for.
 
-    `ended` counts grants of pods that are finished, gone, or followed by a newer pod of the same name;
-    `over` is which; `repeated` counts those that say of a container what another said (replicas of one
-    device); `others` counts grants by resource names and DRA drivers that are not GPUs as far as the settings
-    know.
+    `ended` counts grants of pods that are finished, gone, or followed by a newer pod of the same name, and
+    `over` holds them; `repeated` counts those that say of a container what another said (replicas of one
+    device); `others` counts, by resource name or DRA driver, grants that are of no GPU by the settings.
     """
 
     allocations: tuple[Allocation, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.workloads.pod_resources.grants import CHECKPOINT, Grant, PodResources
@@ -24,16 +25,16 @@ def read_checkpoint(path: Path) -> PodResources:
     JSON.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LONGEST + 1)
+        content = read_at_most(path, _LONGEST)
     except FileNotFoundError:
         raise GpuledgerError(
             f"no checkpoint at {path}; mount the node's /var/lib/kubelet/device-plugins"
         ) from None
-    except OSError as error:
+    except PermissionError as error:
         raise GpuledgerError(f"{path} is not readable: {error.strerror}; run as root") from None
-    if len(content) > _LONGEST:
-        raise GpuledgerError(f"{path} is longer than {_LONGEST} bytes; see that it is the kubelet's")
+    except OSError as error:
+        why = f"{path} is not readable: {error.strerror}"
+        raise GpuledgerError(f"{why}; see that it is the kubelet's") from None
     try:
         told = json.loads(content)
     except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pod_resources.allocations import NO_UUIDS, Allocated, allocate
 from gpuledger.workloads.pod_resources.checkpoint import read_checkpoint
 from gpuledger.workloads.pod_resources.devices import Uuids
-from gpuledger.workloads.pod_resources.grants import PodResources
+from gpuledger.workloads.pod_resources.grants import Grant, PodResources
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 
 SOCKET: Final = "kubernetes.pod_resources"
@@ -29,15 +29,17 @@ _SHOWN: Final = 3
 
 def pod_resources_checks(
     settings: PodResourcesSettings,
-    devices: Callable[[], tuple[Device, ...]] | None = None,
-    uuids: Callable[[], tuple[Uuids, Uuids]] | None = None,
+    devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
+    uuids: Callable[[], tuple[Uuids, Uuids]] = lambda: (NO_UUIDS, NO_UUIDS),
     *,
     enabled: bool = True,
+    needs: tuple[str, ...] = (),
 ) -> tuple[Check, ...]:
     """Checks of the socket, of the checkpoint in its stead, and of what they tell.
 
-    `devices` gives the Devices of this machine, `uuids` what ResourceSlices tell (UUIDs, and UUIDs of
-    parents); without the first, ids are told but not matched. `enabled` is whether Kubernetes is on.
+    `devices` gives the Devices of this machine, for which there must be no failure of what it `needs`; None
+    where they are not known, and then ids are told but not matched. `uuids` gives what ResourceSlices tell
+    (UUIDs, and UUIDs of parents). `enabled` is whether Kubernetes is on.
     """
     if not enabled:
         return (Check(SOCKET, _SOCKET, lambda: (skipped(SOCKET, _SOCKET, "Kubernetes is off"),)),)
@@ -45,7 +47,7 @@ def pod_resources_checks(
     return (
         Check(SOCKET, _SOCKET, looked.socket, limit=20.0),
         Check(CHECKPOINT, _CHECKPOINT, looked.checkpoint),
-        Check(DEVICES, _DEVICES, looked.handed, limit=30.0),
+        Check(DEVICES, _DEVICES, looked.handed, needs, limit=30.0),
     )
 
 
@@ -55,8 +57,8 @@ class _Looked:
     def __init__(
         self,
         settings: PodResourcesSettings,
-        devices: Callable[[], tuple[Device, ...]] | None,
-        uuids: Callable[[], tuple[Uuids, Uuids]] | None,
+        devices: Callable[[], tuple[Device, ...] | None],
+        uuids: Callable[[], tuple[Uuids, Uuids]],
     ) -> None:
         self._settings = settings
         self._devices = devices
@@ -104,13 +106,14 @@ class _Looked:
         if self._told is None:
             yield skipped(DEVICES, _DEVICES, because(_SOCKET))
             return
-        devices = self._devices() if self._devices else None
+        devices = self._devices()
         if devices is None:
             yield unknown(
                 DEVICES, _DEVICES, f"the GPUs are not known; the kubelet tells {_names(self._told)}"
             )
             return
-        uuids, parents = self._uuids() if self._uuids else (NO_UUIDS, NO_UUIDS)
+        by_dra = any(grant.claimed for grant in self._told)
+        uuids, parents = self._uuids() if by_dra else (NO_UUIDS, NO_UUIDS)
         outcome = allocate(
             self._told,
             devices,
@@ -127,7 +130,7 @@ class _Looked:
             yield works(DEVICES, _DEVICES, f"{matched} are GPUs of this machine")
         for form, count in sorted(outcome.forms.items()):
             first = [one for one in outcome.unmatched if one.form == form][:_SHOWN]
-            ids = ", ".join(_id(one.grant.device_id, one.grant.claimed) for one in first)
+            ids = ", ".join(_id(one.grant) for one in first)
             yield warning(
                 DEVICES,
                 _DEVICES,
@@ -165,5 +168,5 @@ def _names(told: PodResources) -> str:
     return ", ".join(sorted(names)) or "nothing"
 
 
-def _id(device_id: str, claimed: object) -> str:
-    return device_id or getattr(claimed, "device", "") or "(empty)"
+def _id(grant: Grant) -> str:
+    return (grant.claimed.device if grant.claimed else grant.device_id) or "(empty)"

@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources API, v1: List, and where they are served GetAllocatableResources and Get."""
+"""The kubelet's pod-resources API, v1: List, and GetAllocatableResources where it is served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.grants import Claimed, Grant, PodResources
 from gpuledger.workloads.pod_resources.unary import (
     LONGEST_ANSWER,
-    NOT_FOUND,
     UNIMPLEMENTED,
     CallFailed,
     UnaryClient,
@@ -42,7 +41,7 @@ class PodResourcesClient:
         self._call = UnaryClient(path, timeout=timeout, longest=longest, monotonic=monotonic).call
 
     def list(self) -> PodResources:
-        """All grants of all pods (List), finished ones among them, without what is allocatable."""
+        """All grants of all pods (List), finished ones among them."""
         answer = self._call(_SERVICE + "List", b"")
         told = self._parsed(wire.ListPodResourcesResponse, answer)
         return PodResources(tuple(grant for pod in told.pod_resources for grant in _grants(pod)))
@@ -57,18 +56,6 @@ class PodResourcesClient:
             raise
         told = self._parsed(wire.AllocatableResourcesResponse, answer)
         return tuple(sorted(set(_devices(told.devices))))
-
-    def pod(self, namespace: str, name: str) -> tuple[Grant, ...] | None:
-        """Grants of one pod (Get); None where that is not served or there is no such pod."""
-        request = wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
-        try:
-            answer = self._call(_SERVICE + "Get", request.SerializeToString())
-        except CallFailed as error:
-            if error.code in (UNIMPLEMENTED, NOT_FOUND):
-                return None
-            raise
-        told = self._parsed(wire.GetPodResourcesResponse, answer)
-        return tuple(_grants(told.pod_resources))
 
     def _parsed(self, kind: type[M], answer: bytes) -> M:
         told = kind()
@@ -102,15 +89,8 @@ def _devices(told: Iterable[wire.ContainerDevices]) -> Iterator[tuple[str, str]]
 def _claimed(told: Iterable[wire.DynamicResource]) -> Iterator[Claimed]:
     for claim in told:
         for one in claim.claim_resources:
-            yield Claimed(
-                _text(one.driver_name),
-                _text(one.pool_name),
-                _text(one.device_name),
-                claim=_text(claim.claim_name),
-                claim_namespace=_text(claim.claim_namespace),
-                share=_text(one.share_id),
-                cdi=tuple(_text(device.name) for device in one.cdi_devices),
-            )
+            names = (one.driver_name, one.pool_name, one.device_name, claim.claim_name)
+            yield Claimed(*map(_text, names))
 
 
 def _text(told: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.workloads.pod_resources.grants import Claimed
 
 # Driver, pool and device: together they name one device of a node.
-Uuids = Mapping[tuple[str, str, str], str] | Callable[[tuple[str, str, str]], str | None]
+Uuids = Mapping[tuple[str, str, str], str]
 
 _OLD_MIG: Final = re.compile(r"mig-(gpu-[^/]+)/(\d+)/(\d+)")
 _NODE: Final = re.compile(r"(?:/dev/)?nvidia(\d+)(?:/gi(\d+))?")
@@ -135,15 +135,11 @@ def find_claimed(
     A UUID that was told stands: where no Device has it, none is guessed by name.
     """
     key = (claimed.driver, claimed.pool, claimed.device)
-    if uuid := _told(uuids, key):
+    if uuid := uuids.get(key):
         return names.uuid(uuid), "dra"
-    if parent := _told(parents, key):
+    if parent := parents.get(key):
         return names.dra(claimed.device, parent), "dra"
     return names.dra(claimed.device), "dra_name"
-
-
-def _told(uuids: Uuids, key: tuple[str, str, str]) -> str | None:
-    return uuids.get(key) if isinstance(uuids, Mapping) else uuids(key)
 
 
 def _only(found: list[Instance], form: str, what: str) -> Device | Missing:

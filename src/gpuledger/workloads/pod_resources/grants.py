@@ -11,18 +11,12 @@ CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A device handed out by Dynamic Resource Allocation: `driver`, `pool` and `device` name it on a node.
-
-    `share` tells shares of one device apart, `cdi` are the names under which the runtime was given it.
-    """
+    """A device handed out by Dynamic Resource Allocation: `driver`, `pool` and `device` name it on a node."""
 
     driver: str
     pool: str
     device: str
     claim: str = ""
-    claim_namespace: str = ""
-    share: str = ""
-    cdi: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +40,10 @@ class Grant:
 class PodResources:
     """All grants of a node at one moment; `len` is their number.
 
-    `allocatable` are (resource, device id) of all that there is to hand out, None where the kubelet does not
-    tell. `found_by` is `pod_resources` (the socket) or `checkpoint`; `detour` says why
-    the checkpoint was read.
+    `found_by` is `pod_resources` (the socket) or `checkpoint`; `detour` says why the checkpoint was read.
     """
 
     grants: tuple[Grant, ...] = ()
-    allocatable: tuple[tuple[str, str], ...] | None = None
     found_by: str = SOCKET
     detour: str = ""
 

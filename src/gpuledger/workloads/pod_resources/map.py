@@ -74,12 +74,15 @@ class PodResourcesMap:
         return replace(told, detour=f"{unreachable} (the checkpoint is read instead)")
 
 
-def pod_resources_map(settings: PodResourcesSettings, *, clock: Clock) -> PodResourcesMap:
-    """The map that the settings ask for, not begun."""
+def pod_resources_map(
+    settings: PodResourcesSettings, *, clock: Clock, before: Callable[[], object] = lambda: None
+) -> PodResourcesMap:
+    """The map that the settings ask for, not begun. `before` is called before each reading."""
 
     def ask() -> PodResources:
         from gpuledger.workloads.pod_resources.client import PodResourcesClient
 
+        before()
         return PodResourcesClient(settings.socket).list()
 
     path = Path(settings.checkpoint)

@@ -10,6 +10,8 @@ from gpuledger.workloads.wildcards import wanted_name
 
 SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CHECKPOINT: Final = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
+DRIVERS: Final = ("gpu.nvidia.com",)
 
 
 def _path(value: object) -> str:
@@ -48,7 +50,7 @@ class PodResourcesSettings:
     resources: tuple[str, ...] = setting(
         "kubernetes.resources",
         words(_name),
-        ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"),
+        RESOURCES,
         "resource names under which device plugins hand out GPUs, comma-separated; a trailing * stands for "
         "any ending",
         flags=("--kubernetes-resources",),
@@ -57,7 +59,7 @@ class PodResourcesSettings:
     drivers: tuple[str, ...] = setting(
         "kubernetes.dra_drivers",
         words(_name),
-        ("gpu.nvidia.com",),
+        DRIVERS,
         "DRA drivers that hand out GPUs, comma-separated",
         flags=("--kubernetes-dra-drivers",),
         metavar="LIST",

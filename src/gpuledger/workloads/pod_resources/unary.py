@@ -42,7 +42,6 @@ RESOURCE_EXHAUSTED: Final = 8
 PERMISSION_DENIED: Final = 7
 UNIMPLEMENTED: Final = 12
 UNAUTHENTICATED: Final = 16
-NOT_FOUND: Final = 5
 
 
 class Unreachable(GpuledgerError):

@@ -1,8 +1,7 @@
-"""Where the API server is, and by what it knows us: from settings, the environment, or a kubeconfig."""
+"""Where an API server is, and by what it knows us."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,9 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.workloads.pods.settings import IN_CLUSTER, ApiServerSettings
 
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -73,59 +70,6 @@ class Access:
         if not token.isprintable() or " " in token or not token:
             raise GpuledgerError(f"{self.token_file} holds no token; one line with the token alone is wanted")
         return token
-
-
-def find_access(
-    settings: ApiServerSettings, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
-) -> Access | None:
-    """The API server of the settings, else the one of the cluster that this process runs in, else None.
-
-    `account` is where the kubelet mounts the ServiceAccount. Raises UsageError for settings that contradict
-    each other, GpuledgerError for a kubeconfig that cannot be used.
-    """
-    if settings.api:
-        return _by_url(settings, account)
-    if settings.kubeconfig:
-        from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
-
-        return read_kubeconfig(Path(settings.kubeconfig))
-    host = environment.get(IN_CLUSTER, "")
-    if not host:
-        return None
-    bracketed = f"[{host}]" if ":" in host else host
-    port = environment.get("KUBERNETES_SERVICE_PORT") or "443"
-    return checked(
-        Access(
-            f"https://{bracketed}:{port}",
-            token_file=Path(settings.token_file or account / "token"),
-            ca_file=Path(settings.ca_file or account / "ca.crt"),
-        )
-    )
-
-
-def own_namespace(named: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
-    """The namespace this process is in: as named, $POD_NAMESPACE, or the ServiceAccount's; else empty."""
-    found = named or environment.get("POD_NAMESPACE", "")
-    if found:
-        return found
-    try:
-        return (account / "namespace").read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _by_url(settings: ApiServerSettings, account: Path) -> Access:
-    secure = settings.api.startswith("https://")
-    # The ServiceAccount's are for the cluster's own server, which is what is meant inside a pod.
-    token = settings.token_file or (str(account / "token") if secure and (account / "token").exists() else "")
-    ca = settings.ca_file or (str(account / "ca.crt") if secure and (account / "ca.crt").exists() else "")
-    return checked(
-        Access(
-            settings.api,
-            token_file=Path(token) if token else None,
-            ca_file=Path(ca) if ca else None,
-        )
-    )
 
 
 def checked(access: Access) -> Access:

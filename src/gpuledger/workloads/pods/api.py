@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 import h11
 
 from gpuledger import __version__
+from gpuledger.host.http import next_event, send_get
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.http import next_event, send_get
 from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.refusals import Refused, refused
 
@@ -23,23 +23,17 @@ if TYPE_CHECKING:
 _LONGEST_ERROR: Final = 64 * 1024
 
 
+def on_node(node: str) -> dict[str, str]:
+    """The query that selects what is on the node of this name."""
+    return {"fieldSelector": f"spec.nodeName={node}"}
+
+
 class Unreachable(GpuledgerError):
     """No answer of the API server: not there, not trusted, or silent."""
 
 
 class Interrupted(GpuledgerError):
     """An answer that began well broke off."""
-
-
-class Answer:
-    """The body of a successful answer, in the pieces in which it comes."""
-
-    def __init__(self, exchange: _Exchange) -> None:
-        self._exchange = exchange
-
-    def pieces(self) -> Iterator[bytes]:
-        """The rest of the body. Raises Interrupted when it breaks off, Unreachable when nothing comes."""
-        return self._exchange.pieces()
 
 
 class ApiClient:
@@ -57,11 +51,14 @@ class ApiClient:
         self._aborted = False
 
     @contextmanager
-    def get(self, path: str, query: Mapping[str, str], *, timeout: float | None = None) -> Iterator[Answer]:
-        """Ask, and answer with a body that is read within the `with`.
+    def get(
+        self, path: str, query: Mapping[str, str], *, timeout: float | None = None
+    ) -> Iterator[Iterator[bytes]]:
+        """Ask, and answer with the body in the pieces in which it comes, to be read within the `with`.
 
         Raises Unreachable, Interrupted, Refused (any status but 200), or GpuledgerError for credentials that
-        cannot be read. A 401 is tried again once, with the token as it is by then.
+        cannot be read; the pieces raise Interrupted when the answer breaks off. A 401 is tried again once,
+        with the token as it is by then.
         """
         try:
             yield self._ask(path, query, timeout or self._timeout)
@@ -78,7 +75,7 @@ class ApiClient:
             except OSError:
                 return
 
-    def _ask(self, path: str, query: Mapping[str, str], timeout: float) -> Answer:
+    def _ask(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
         try:
             return self._try(path, query, timeout)
         except Refused as error:
@@ -87,7 +84,7 @@ class ApiClient:
         self._close()
         return self._try(path, query, timeout)
 
-    def _try(self, path: str, query: Mapping[str, str], timeout: float) -> Answer:
+    def _try(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
         access = self.access
         headers = [
             ("Host", f"{_bracketed(access.host)}:{access.port}"),
@@ -108,7 +105,7 @@ class ApiClient:
             raise Unreachable(
                 f"{access.url} answers in {told}, which was not asked for; look at the proxy before it"
             )
-        return Answer(exchange)
+        return exchange.pieces()
 
     def _connect(self) -> socket.socket:
         access = self.access

@@ -8,12 +8,13 @@ from typing import Final
 
 from gpuledger.model.checks import Check, Finding, because, fails, parted, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access
-from gpuledger.workloads.pods.api import ApiClient
+from gpuledger.workloads.pods.access import Access
+from gpuledger.workloads.pods.api import ApiClient, on_node
+from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, find_access
 from gpuledger.workloads.pods.logs import read_pod_logs
 from gpuledger.workloads.pods.refusals import Refused
 from gpuledger.workloads.pods.settings import KUBELET, KubernetesSettings, is_enabled
-from gpuledger.workloads.pods.slices import SliceReader
+from gpuledger.workloads.pods.slices import DraDevice, ResourceSlices, SliceReader
 from gpuledger.workloads.pods.stream import ListReader
 from gpuledger.workloads.pods.watch import PODS_PATH
 
@@ -52,6 +53,21 @@ def kubernetes_checks(
         Check(SLICES, "DRA devices", looked.slices, needs=(API,), limit=45.0),
         Check(NAMES, "names of pods", looked.names),
     )
+
+
+def device_uuids(
+    settings: KubernetesSettings, node: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
+) -> tuple[Mapping[DraDevice, str], Mapping[DraDevice, str]]:
+    """UUIDs of DRA's devices on the node, and of the Gpus that they are parts of.
+
+    None where nobody tells them: the check SLICES says why.
+    """
+    try:
+        access = find_access(settings, environment, account)
+        told = SliceReader(ApiClient(access, timeout=15.0), node).read() if access else ResourceSlices()
+    except GpuledgerError:
+        told = ResourceSlices()
+    return told.uuids, told.parents
 
 
 def _off(settings: KubernetesSettings) -> Finding:
@@ -171,10 +187,10 @@ class _Looked:
         return find_access(self._settings, self._environment, self._account)
 
     def _watch(self, client: ApiClient) -> Iterator[Finding]:
-        query = {**_selector(self._node), "watch": "1", "timeoutSeconds": "1"}
+        query = {**on_node(self._node), "watch": "1", "timeoutSeconds": "1"}
         try:
-            with client.get(PODS_PATH, query) as answer:
-                for _ in answer.pieces():
+            with client.get(PODS_PATH, query) as pieces:
+                for _ in pieces:
                     pass
         except GpuledgerError as error:
             why, remedy = parted(error)
@@ -204,9 +220,5 @@ class _Looked:
 
 
 def _count(client: ApiClient, node: str) -> int:
-    with client.get(PODS_PATH, {**_selector(node), "resourceVersion": "0"}) as answer:
-        return sum(1 for _ in ListReader(answer.pieces()).items())
-
-
-def _selector(node: str) -> dict[str, str]:
-    return {"fieldSelector": f"spec.nodeName={node}"}
+    with client.get(PODS_PATH, {**on_node(node), "resourceVersion": "0"}) as pieces:
+        return sum(1 for _ in ListReader(pieces).items())

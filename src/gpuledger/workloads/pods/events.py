@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.workloads.pods.fields import mapping
 from gpuledger.workloads.pods.stream import NotJson
 
-_KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 T = TypeVar("T")
+
+_KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
 _GONE: Final = ("Gone", "Expired")
 
 
@@ -45,8 +47,7 @@ def read_event(line: bytes, read: Callable[[object], T | None]) -> Event[T]:
         raise _error(about)
     if kind not in _KINDS:
         raise NotJson(f"an event of kind {str(kind)[:40]!r}")
-    meta = about.get("metadata")
-    version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+    version = mapping(about, "metadata").get("resourceVersion")
     return Event(
         kind,
         version if isinstance(version, str) else "",

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.workloads.maps import BesideTick
+from gpuledger.workloads.maps import BesideTick, internal_error
 from gpuledger.workloads.pods.api import ApiClient, Interrupted
 from gpuledger.workloads.pods.events import Event, Gone, WatchFailed, read_event
 from gpuledger.workloads.pods.refusals import Refused
@@ -32,7 +32,8 @@ class ListWatch(BesideTick, Generic[T]):
     the server hangs. While the server is gone the last known objects stay; `health.last_success` is when it
     last said anything. `query` selects what is wanted.
 
-    What an object is and which one, is said by `_read` and `_key`; `_publish` is called when they changed.
+    A subclass says in `_read` what an object is, in `_key` which one it is, and in `_publish` what is done
+    with them when they have changed.
     """
 
     # Seconds between two tries, once many have failed.
@@ -109,9 +110,7 @@ class ListWatch(BesideTick, Generic[T]):
         except Exception as error:
             log.exception("%s could not be read", self.name)
             self._version = ""
-            return self._fail(
-                f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
-            )
+            return self._fail(internal_error(error))
         return self._random.uniform(0.0, self._jitter)
 
     def _list(self) -> None:
@@ -119,18 +118,16 @@ class ListWatch(BesideTick, Generic[T]):
         query = {"limit": _PAGE, "resourceVersion": "0"} if cached else {"limit": _PAGE}
         found: dict[str, T] = {}
         while True:
-            with self._client.get(self._path, {**self._query, **query}) as answer:
-                reader = ListReader(answer.pieces())
+            with self._client.get(self._path, {**self._query, **query}) as pieces:
+                reader = ListReader(pieces)
                 for told in reader.items():
                     if (about := self._read(told)) is not None:
                         self._put(found, about)
-                metadata = reader.metadata
-            token = metadata.get("continue")
-            if not isinstance(token, str) or not token:
+            if not reader.next_page:
                 break
             # The token stands for a version; naming one beside it is an error.
-            query = {"limit": _PAGE, "continue": token}
-        version = metadata.get("resourceVersion")
+            query = {"limit": _PAGE, "continue": reader.next_page}
+        version = reader.metadata.get("resourceVersion")
         if not isinstance(version, str) or not version:
             raise NotJson("a list without a version")
         self._objects, self._version = found, version
@@ -147,10 +144,10 @@ class ListWatch(BesideTick, Generic[T]):
             "resourceVersion": self._version,
         }
         self._began = self._clock.elapsed()
-        with self._client.get(self._path, {**self._query, **query}, timeout=seconds + self._grace) as answer:
+        with self._client.get(self._path, {**self._query, **query}, timeout=seconds + self._grace) as pieces:
             self._began = self._clock.elapsed()
             self._heard()
-            for line in lines(answer.pieces()):
+            for line in lines(pieces):
                 if self._stopping:
                     return
                 self._take(read_event(line, self._read))

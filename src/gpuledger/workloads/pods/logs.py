@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -32,9 +32,13 @@ _PERIOD: Final = 10.0
 _Links = dict[str, dict[str, str]]
 
 
-def pod_logs(root: Path, *, clock: Clock, period: float = _PERIOD) -> Polled[Pods]:
-    """The map of what `read_pod_logs` says of `root`, not begun."""
-    return Polled("pod_logs", lambda: read_pod_logs(root), NO_PODS, period=period, clock=clock)
+def pod_logs(root: Path, *, clock: Clock, needed: Callable[[], bool] = lambda: True) -> Polled[Pods]:
+    """The map of what `read_pod_logs` says of `root`, not begun; of no pods while it is not needed."""
+
+    def read() -> Pods:
+        return read_pod_logs(root) if needed() else NO_PODS
+
+    return Polled("pod_logs", read, NO_PODS, period=_PERIOD, clock=clock)
 
 
 def read_pod_logs(root: Path) -> Pods:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuledger.model.page import MapHealth
 from gpuledger.model.source import Clock
 from gpuledger.workloads.maps import OwnerMap, Polled, is_tried
 from gpuledger.workloads.pods.index import NO_PODS, Pods
-from gpuledger.workloads.pods.logs import read_pod_logs
+from gpuledger.workloads.pods.logs import pod_logs
 from gpuledger.workloads.pods.watch import PodWatch
 
 
 class PodNames:
-    """An OwnerMap of pods out of one or two others. Without any it is empty, and well.
+    """The pods out of one or two `maps`, or none.
 
     What the API server said stands for as long as it is told; only for pods that it did not tell while it
     fails are the log files asked.
@@ -29,7 +28,8 @@ class PodNames:
     def value(self) -> Pods:
         """The pods known now: the same object for as long as nothing has changed."""
         if self._watch is None or self._logs is None:
-            return (self._watch or self._logs or _EMPTY).value
+            only = self._watch or self._logs
+            return only.value if only is not None else NO_PODS
         told, files = self._watch.value, self._logs.value
         if self._watch.health.success or not len(files):
             return told
@@ -37,40 +37,12 @@ class PodNames:
             self._joined = (told, files, told.backed_by(files))
         return self._joined[2]
 
-    @property
-    def health(self) -> MapHealth:
-        """That of the first map, which is the one that tells most."""
-        return self.maps[0].health if self.maps else MapHealth("pods", success=True)
-
-    def start(self) -> None:
-        """Begin to keep all of them up to date."""
-        for one in self.maps:
-            one.start()
-
-    def stop(self, patience: float = 2.0) -> None:
-        """End their threads."""
-        for one in self.maps:
-            one.stop(patience)
-
-    def nudge(self) -> None:
-        """Somebody is not known yet."""
-        for one in self.maps:
-            one.nudge()
-
-
-class _Empty:
-    value = NO_PODS
-
-
-_EMPTY = _Empty()
-
 
 def spare_logs(watch: PodWatch, root: Path, *, clock: Clock) -> Polled[Pods]:
     """The map of the log files that reads them only while the watch fails."""
 
-    def read() -> Pods:
+    def failing() -> bool:
         health = watch.health
-        failing = is_tried(health) and not health.success
-        return read_pod_logs(root) if failing else NO_PODS
+        return is_tried(health) and not health.success
 
-    return Polled("pod_logs", read, NO_PODS, period=10.0, clock=clock)
+    return pod_logs(root, clock=clock, needed=failing)

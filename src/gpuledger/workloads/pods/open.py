@@ -33,8 +33,8 @@ def open_kubernetes(
     Raises UsageError when `kubernetes.names` is `api` and there is no API server to ask, GpuledgerError for a
     kubeconfig that cannot be used.
     """
-    from gpuledger.workloads.pods.access import find_access
     from gpuledger.workloads.pods.api import ApiClient
+    from gpuledger.workloads.pods.cluster import find_access
     from gpuledger.workloads.pods.labels import LabelAllowlist
     from gpuledger.workloads.pods.logs import pod_logs
     from gpuledger.workloads.pods.names import PodNames, spare_logs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from gpuledger.model.text import clean_name
+from gpuledger.workloads.pods import fields
 from gpuledger.workloads.pods.fields import elements, mapping
 from gpuledger.workloads.pods.labels import LabelAllowlist
 
@@ -52,22 +52,22 @@ def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
     A field that is not of its documented type is lost alone.
     """
     meta, status = mapping(told, "metadata"), mapping(told, "status")
-    uid, name = _text(meta, "uid"), _text(meta, "name")
+    uid, name = fields.name(meta, "uid"), fields.name(meta, "name")
     if not uid or not name:
         return None
     annotations = mapping(meta, "annotations")
-    phase = _text(status, "phase")
+    phase = fields.name(status, "phase")
     controller = next((one for one in elements(meta, "ownerReferences") if one.get("controller") is True), {})
     return Pod(
         uid=uid,
-        namespace=_text(meta, "namespace"),
+        namespace=fields.name(meta, "namespace"),
         name=name,
         phase=phase,
         containers=dict(_containers(status)),
         labels=allowed.of(mapping(meta, "labels")),
-        controller_kind=_text(controller, "kind"),
-        controller=_text(controller, "name"),
-        hash=next(filter(None, (_text(annotations, key) for key in _HASHES)), ""),
+        controller_kind=fields.name(controller, "kind"),
+        controller=fields.name(controller, "name"),
+        hash=next(filter(None, (fields.name(annotations, key) for key in _HASHES)), ""),
         finished=phase in _FINISHED,
         created=_unix(meta.get("creationTimestamp")),
     )
@@ -76,9 +76,9 @@ def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
 def _containers(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind in _STATUSES:
         for one in elements(status, kind):
-            name = _text(one, "name")
+            name = fields.name(one, "name")
             last = mapping(mapping(one, "lastState"), "terminated")
-            for told in (_text(last, "containerID"), _text(one, "containerID")):
+            for told in (fields.name(last, "containerID"), fields.name(one, "containerID")):
                 # `containerd://ID`; empty before the container was made.
                 container_id = told.rpartition("://")[2]
                 if name and container_id:
@@ -93,9 +93,3 @@ def _unix(value: object) -> float | None:
     except ValueError:
         return None
     return moment.timestamp() if moment.tzinfo else None
-
-
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
-    # Names of the API are at most 253 characters long.
-    return clean_name(value, 253) if isinstance(value, str) else ""

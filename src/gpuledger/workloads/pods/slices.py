@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.model.text import clean_name
 from gpuledger.workloads.maps import Polled
-from gpuledger.workloads.pods.api import ApiClient
+from gpuledger.workloads.pods.api import ApiClient, on_node
+from gpuledger.workloads.pods.fields import elements, mapping, name
 from gpuledger.workloads.pods.refusals import Refused
 from gpuledger.workloads.pods.stream import ListReader, NotJson
 
@@ -18,6 +18,7 @@ _GROUP: Final = "/apis/resource.k8s.io"
 # The newest first; what came before named its fields otherwise.
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _PERIOD: Final = 60.0
+_PAGE: Final = "500"
 
 # Driver, pool and device: together they name one device of a node.
 DraDevice = tuple[str, str, str]
@@ -65,8 +66,8 @@ class SliceReader:
     def _discover(self) -> str:
         """The version to ask for; empty where the server knows none of them."""
         try:
-            with self._client.get(_GROUP, {}) as answer:
-                served = _served(b"".join(answer.pieces()))
+            with self._client.get(_GROUP, {}) as pieces:
+                served = _served(b"".join(pieces))
         except Refused as error:
             if error.status != 404:
                 raise
@@ -83,17 +84,16 @@ class SliceReader:
             return None
 
     def _pages(self, version: str) -> ResourceSlices:
-        query = {"fieldSelector": f"spec.nodeName={self._node}", "limit": "500", "resourceVersion": "0"}
+        query = {**on_node(self._node), "limit": _PAGE, "resourceVersion": "0"}
         found = _Generations()
         while True:
-            with self._client.get(f"{_GROUP}/{version}/resourceslices", query) as answer:
-                reader = ListReader(answer.pieces())
+            with self._client.get(f"{_GROUP}/{version}/resourceslices", query) as pieces:
+                reader = ListReader(pieces)
                 for told in reader.items():
                     found.add(told)
-                token = reader.metadata.get("continue")
-            if not isinstance(token, str) or not token:
+            if not reader.next_page:
                 return found.devices()
-            query = {"fieldSelector": query["fieldSelector"], "limit": "500", "continue": token}
+            query = {**on_node(self._node), "limit": _PAGE, "continue": reader.next_page}
 
 
 class _Generations:
@@ -105,9 +105,9 @@ class _Generations:
         self._parents: dict[tuple[str, str], dict[DraDevice, str]] = {}
 
     def add(self, told: object) -> None:
-        spec = _mapping(_mapping(told).get("spec"))
-        pool = _mapping(spec.get("pool"))
-        key = (_text(spec.get("driver")), _text(pool.get("name")))
+        spec = mapping(told, "spec")
+        pool = mapping(spec, "pool")
+        key = (name(spec, "driver"), name(pool, "name"))
         generation = pool.get("generation")
         generation = generation if isinstance(generation, int) else 0
         newest = self._newest.get(key, generation)
@@ -116,22 +116,19 @@ class _Generations:
         if generation > newest or key not in self._newest:
             self._newest[key] = generation
             self._uuids[key], self._parents[key] = {}, {}
-        self._add_devices(key, spec.get("devices"))
+        for device in elements(spec, "devices"):
+            self._add_device(key, device)
 
-    def _add_devices(self, key: tuple[str, str], told: object) -> None:
-        for device in told if isinstance(told, list) else ():
-            told_of = _mapping(device)
-            # v1beta1 keeps them one level deeper.
-            attributes = _mapping(
-                told_of.get("attributes") or _mapping(told_of.get("basic")).get("attributes")
-            )
-            name = _text(told_of.get("name"))
-            if not name:
-                continue
-            if uuid := _attribute(attributes, "uuid", key[0]):
-                self._uuids[key][(*key, name)] = uuid
-            if parent := _attribute(attributes, "parentUUID", key[0]):
-                self._parents[key][(*key, name)] = parent
+    def _add_device(self, key: tuple[str, str], told: Mapping[str, Any]) -> None:
+        place = (*key, name(told, "name"))
+        if not all(place):
+            return
+        # v1beta1 keeps them one level deeper.
+        attributes = mapping(told, "attributes") or mapping(mapping(told, "basic"), "attributes")
+        if uuid := _attribute(attributes, "uuid", key[0]):
+            self._uuids[key][place] = uuid
+        if parent := _attribute(attributes, "parentUUID", key[0]):
+            self._parents[key][place] = parent
 
     def devices(self) -> ResourceSlices:
         return ResourceSlices(_joined(self._uuids.values()), _joined(self._parents.values()))
@@ -141,12 +138,9 @@ def _joined(parts: Iterable[dict[DraDevice, str]]) -> dict[DraDevice, str]:
     return {device: uuid for part in parts for device, uuid in part.items()}
 
 
-def _attribute(attributes: Mapping[str, Any], name: str, driver: str) -> str:
-    """A text attribute; a name without a domain is in that of the driver."""
-    for key in (name, f"{driver}/{name}"):
-        if found := _text(_mapping(attributes.get(key)).get("string")):
-            return found
-    return ""
+def _attribute(attributes: Mapping[str, Any], key: str, driver: str) -> str:
+    """A text attribute; a key without a domain is in that of the driver."""
+    return name(mapping(attributes, key), "string") or name(mapping(attributes, f"{driver}/{key}"), "string")
 
 
 def _served(body: bytes) -> set[str]:
@@ -157,15 +151,6 @@ def _served(body: bytes) -> set[str]:
         told = json.loads(body)
     except (ValueError, RecursionError):
         raise NotJson("the list of its versions") from None
-    versions = _mapping(told).get("versions")
-    if not isinstance(versions, list):
+    if not isinstance(told, dict) or not isinstance(told.get("versions"), list):
         raise GpuledgerError(f"{_GROUP} tells no versions; see that the URL is an API server's")
-    return {_text(_mapping(one).get("version")) for one in versions}
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return clean_name(value, 253) if isinstance(value, str) else ""
+    return {name(one, "version") for one in elements(told, "versions")}

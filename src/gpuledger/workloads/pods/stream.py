@@ -36,6 +36,12 @@ class ListReader:
         self._text = ""
         self._at = 0
 
+    @property
+    def next_page(self) -> str:
+        """The token for the rest of a list that came in part; empty when this was all."""
+        token = self.metadata.get("continue")
+        return token if isinstance(token, str) else ""
+
     def items(self) -> Iterator[Any]:
         """The items in order. Raises NotJson, and whatever the pieces raise."""
         self._expect("{")

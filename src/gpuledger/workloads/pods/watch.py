@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from gpuledger.model.source import Clock
-from gpuledger.workloads.pods.api import ApiClient
+from gpuledger.workloads.pods.api import ApiClient, on_node
 from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.labels import LabelAllowlist
 from gpuledger.workloads.pods.listing import ListWatch
@@ -39,7 +39,7 @@ class PodWatch(ListWatch[Pod]):
         super().__init__(
             client,
             PODS_PATH,
-            {"fieldSelector": f"spec.nodeName={node}"},
+            on_node(node),
             clock=clock,
             random=random,
             jitter=jitter,

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger.workloads.device_index import DeviceRef
 
-# Fixed since ever (NV_MAJOR_DEVICE_NUMBER); 254 and 255 are nvidia-modeset and nvidiactl.
+# The same in every driver (NV_MAJOR_DEVICE_NUMBER); 254 and 255 are nvidia-modeset and nvidiactl.
 _NVIDIA_MAJOR: Final = 195
 _FIRST_OF_NO_GPU: Final = 254
 _RULE: Final = re.compile(r"([abc]) (\*|\d+):(\*|\d+) [rwm]+", re.ASCII)

@@ -23,7 +23,6 @@ class SlurmJob:
     job: str
     sluid: str = ""
     user: str = ""
-    steps: tuple[str, ...] = ()
     devices: tuple[DeviceRef, ...] = ()
     found_by: str = ""
     missing: str = ""

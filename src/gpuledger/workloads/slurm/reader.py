@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpuledger.host.files import Read, read_whole
+from gpuledger.host.procfs import real_uid
 from gpuledger.model.text import clean_name, from_bytes
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.device_files import NO_CAPS, Caps, parse_caps, refs_of_files, refs_of_rules
@@ -83,7 +84,7 @@ class SlurmReader:
             now = (_inode(cgroup), steps(cgroup))
             before, job = self._known.get(cgroup.name, (None, None))
             if job is None or before != now or job.missing:
-                job = self._look(cgroup, now[1], caps, lines)
+                job = self._look(cgroup, caps, lines)
             known[cgroup.name] = (now, job)
         self._known = known
         self._tell([job for _, job in known.values()])
@@ -91,16 +92,13 @@ class SlurmReader:
         self._last = self._last if found == self._last else found
         return self._last
 
-    def _look(
-        self, cgroup: JobCgroup, named: tuple[str, ...], caps: Caps, lines: list[dict[str, str]]
-    ) -> SlurmJob:
+    def _look(self, cgroup: JobCgroup, caps: Caps, lines: list[dict[str, str]]) -> SlurmJob:
         heard = self._listen(cgroup)
         devices, found_by, missing = self._devices(cgroup, heard, caps, lines)
         return SlurmJob(
             job=heard.number if cgroup.has_sluid and heard.number else cgroup.name,
             sluid=cgroup.name if cgroup.has_sluid else "",
             user=self._user(cgroup, heard),
-            steps=named,
             devices=devices,
             found_by=found_by,
             missing=missing,
@@ -142,8 +140,8 @@ class SlurmReader:
             heard.number = job_in_title(self._try(f"{self._procfs}/{process.pid}/cmdline") or b"")
 
     def _hear(self, process: JobProcess, cgroup: JobCgroup, heard: _Heard) -> None:
-        if heard.uid is None and (uid := self._uid(process.pid)):
-            heard.uid = uid
+        if heard.uid is None:
+            heard.uid = self._uid(process.pid)
         try:
             found = parse_environment(self._read(f"{self._procfs}/{process.pid}/environ"))
         except PermissionError:
@@ -172,11 +170,7 @@ class SlurmReader:
 
     def _uid(self, pid: int) -> int | None:
         """The real uid; root is answered as None, for root runs in the jobs of others."""
-        raw = self._try(f"{self._procfs}/{pid}/status") or b""
-        words = raw[raw.find(b"\nUid:") + 1 :].split(None, 2)
-        return (
-            int(words[1]) or None if len(words) > 1 and words[0] == b"Uid:" and words[1].isdigit() else None
-        )
+        return real_uid(self._try(f"{self._procfs}/{pid}/status") or b"") or None
 
     def _caps(self) -> Caps:
         minors = self._try(f"{self._procfs}/driver/nvidia-caps/mig-minors")
@@ -191,7 +185,7 @@ class SlurmReader:
         return []
 
     def _tell(self, jobs: Sequence[SlurmJob]) -> None:
-        """Why devices of jobs are not known: once, until all are."""
+        """Log why devices of jobs are not known: once, and again only after all were known."""
         reasons = {job.missing for job in jobs if job.missing}
         if "permission" in reasons and not self._told:
             log.warning(

@@ -22,7 +22,6 @@ _V1_JOB: Final = re.compile(r"job_(\d{1,20})", re.ASCII)
 _V1_USER: Final = re.compile(r"uid_(\d{1,10})", re.ASCII)
 _V1_BASE: Final = re.compile(r"slurm(?:_.+)?")
 _SCOPE: Final = re.compile(r"(?:.+_)?slurmstepd\.scope")
-_STEP: Final = "step_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class JobProcess:
     """One process in a job. `daemon` is true for the slurmstepd of a step, where v2 keeps them apart."""
 
     pid: int
-    step: str
     daemon: bool
 
 
@@ -82,23 +80,18 @@ def processes(job: JobCgroup) -> Iterator[JobProcess]:
     seen: set[int] = set()
     for folder in job.folders:
         for path in _folders(folder):
-            parts = path.relative_to(folder).parts
-            step = parts[0].removeprefix(_STEP) if parts and parts[0].startswith(_STEP) else ""
+            # step_0/slurm holds the daemon, step_0/user/task_0 its processes.
+            daemon = path.relative_to(folder).parts[1:2] == ("slurm",)
             for pid in _pids(path):
                 if pid not in seen:
                     seen.add(pid)
-                    yield JobProcess(pid, step, daemon=parts[1:2] == ("slurm",))
+                    yield JobProcess(pid, daemon)
 
 
 def steps(job: JobCgroup) -> tuple[str, ...]:
-    """Names of the steps that have a directory: `extern`, `batch`, `interactive`, `0`, ..."""
-    names = {
-        path.name.removeprefix(_STEP)
-        for folder in job.folders
-        for path in _children(folder)
-        if path.name.startswith(_STEP)
-    }
-    return tuple(sorted(names, key=lambda name: (name.isdigit(), len(name), name)))
+    """Directories of the job's steps: `step_extern`, `step_batch`, `step_0`, ..."""
+    names = {path.name for folder in job.folders for path in _children(folder)}
+    return tuple(sorted(name for name in names if name.startswith("step_")))
 
 
 def _on_v2(root: Path) -> Iterator[tuple[str, int | None, Path]]:

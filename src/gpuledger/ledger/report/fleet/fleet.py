@@ -61,9 +61,9 @@ class Fleet:
 
     `devices` and `energy` are in joules; `seconds` are those of whole Gpus by kind; `observed` is for how
     long each Gpu was scraped. `began` are energy series that were there when the period began, `alive` those
-    that had not ended at its end. `unshared`
-    are Devices of which nobody told what part of their Gpu they are, `unclear` Gpus of which two targets may
-    have told the same or one after the other. `first` and `last` are unix seconds.
+    that had not ended at its end. `unshared` are Devices of which nobody told what part of their Gpu they
+    are, `unclear` Gpus of which two targets may have told the same or one after the other. `first` and `last`
+    are unix seconds.
     """
 
     def __init__(self, inventory: Inventory) -> None:

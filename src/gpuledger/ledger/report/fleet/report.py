@@ -15,11 +15,11 @@ from gpuledger.ledger.report.fleet.rises import Rise
 from gpuledger.ledger.report.fleet.scraped import Name
 from gpuledger.ledger.report.grouping import NODE, Grouping, Key, gpu_key, grouping
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.report import PROCESS, GpuLine, Line, Period, Report, together
+from gpuledger.ledger.report.report import GpuLine, Line, Period, Report, own_line, together
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.shapes import iso
-from gpuledger.ledger.report.tally import IDLE, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.errors import UsageError
+from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import Workload
 
 UNSEEN = "unseen"
@@ -71,8 +71,12 @@ def fleet_report(fleet: Fleet, by: Grouping, prices: Prices, period: Period, ori
         if account == PROCESS and (row.methods.total() or any(row.seconds.values()))
     ]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
-    own = [_own(account, rows.get((account, ()), _Row()), fleet, prices) for account in _ACCOUNTS]
-    own = [line for line in own if line.account != UNSEEN or line.millijoules]
+    accounts = {account: rows.get((account, ()), _Row()) for account in _ACCOUNTS}
+    own = [
+        own_line(account, row.methods.total(), prices, row.bound(fleet.doubts))
+        for account, row in accounts.items()
+        if account != UNSEEN or row.methods.total()
+    ]
     total = replace(together((*lines, *own), ("total",)), bound=_all(fleet).bound(fleet.doubts))
     gpus = [_gpu_line(uuid, round(1000 * gained.amount), fleet) for (uuid,), gained in _risen(fleet.devices)]
     gpus.sort(key=lambda gpu: (fleet.inventory.nodes.get(gpu.uuid, ""), int(gpu.index or -1), gpu.uuid))
@@ -152,27 +156,14 @@ def _line(key: Key, row: _Row, fleet: Fleet, prices: Prices) -> Line:
         row.seconds.get(word, Fraction(0)) if word in fleet.seconds else None
         for word in (RESIDENT, HELD, ALLOCATED)
     )
-    cost = prices.energy_cost(millijoules) + prices.time_cost(resident or Fraction(0))
     return Line(
         key,
         methods=dict(row.methods),
         resident=resident,
         held=held,
         allocated=allocated,
-        cost=cost if prices.any_price else None,
-        grams=None if prices.co2 is None else prices.grams(millijoules),
-        bound=row.bound(fleet.doubts),
-    )
-
-
-def _own(account: str, row: _Row, fleet: Fleet, prices: Prices) -> Line:
-    millijoules = row.methods.total()
-    return Line(
-        (account,),
-        account,
-        methods={account: millijoules},
-        cost=None if prices.kwh is None else prices.energy_cost(millijoules),
-        grams=None if prices.co2 is None else prices.grams(millijoules),
+        cost=prices.cost(millijoules, resident or Fraction(0)),
+        grams=prices.grams(millijoules),
         bound=row.bound(fleet.doubts),
     )
 

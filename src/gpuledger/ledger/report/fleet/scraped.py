@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpuledger.model.session import PROCESS
+
 Labels = Mapping[str, str]
 Vector = Sequence[tuple[Labels, float]]
 Name = tuple[str, ...]
@@ -74,7 +76,7 @@ class Scrapes:
     def learn(self, energy: Iterable[Labels]) -> None:
         """Take in series of gpuledger_energy_joules_total: the Gpus' own accounts have no owner."""
         for labels in energy:
-            nobody = labels.get("account", "process") != "process"
+            nobody = labels.get("account", PROCESS) != PROCESS
             for name in OWNER:
                 if _OURS + name in labels or (nobody and labels.get(name)):
                     self._put_on[target_of(labels)].add(name)

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from gpuledger.agent.relabel.rule import LABEL_NAME, Relabelling
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.model.durations import as_prometheus
 from gpuledger.model.settings import duration
 
 ADDRESS: Final = "__address__"
@@ -26,11 +27,6 @@ PARAM: Final = "__param_"
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 _HOST: Final = re.compile(r"(?:\[[^\[\]/\s]+\]|[^:\[\]/\s]+)(?P<port>:[0-9]{1,5})?")
 _seconds: Final = duration(lowest=0.001)
-# Milliseconds, and whether the unit is only for what is so many of it and no more.
-_UNITS: Final = (
-    *(("y", 365 * 86_400_000, True), ("w", 7 * 86_400_000, True), ("d", 86_400_000, False)),
-    *(("h", 3_600_000, False), ("m", 60_000, False), ("s", 1000, False), ("ms", 1, False)),
-)
 
 
 def target_of(
@@ -45,9 +41,10 @@ def target_of(
     Raises ValueError, one line, for what cannot be scraped.
     """
     labels = {name: value for name, value in found.items() if value}
+    # As Prometheus has them, since rules may read them.
     labels |= {
-        INTERVAL: _written(settings.interval),
-        TIMEOUT: _written(settings.timeout),
+        INTERVAL: as_prometheus(settings.interval),
+        TIMEOUT: as_prometheus(settings.timeout),
         **{PARAM + name: values[0] for name, values in params.items() if values and values[0]},
     }
     if not rules.apply(labels):
@@ -68,17 +65,6 @@ def target_of(
     return Target(
         group, url, tuple(sorted(final.items())), replace(settings, interval=interval, timeout=timeout)
     )
-
-
-def _written(seconds: float) -> str:
-    """A duration as Prometheus writes it, `1m30s`, since rules may read it."""
-    left = round(seconds * 1000)
-    found = ""
-    for unit, size, whole in _UNITS:
-        if left >= size and not (whole and left % size):
-            found += f"{left // size}{unit}"
-            left %= size
-    return found or "0s"
 
 
 def address_of(written: str, scheme: str) -> str:

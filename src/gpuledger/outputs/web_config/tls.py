@@ -16,7 +16,7 @@ from gpuledger.outputs.connection import Connection
 from gpuledger.outputs.openssl import reason_of
 from gpuledger.outputs.registry import Registry
 from gpuledger.outputs.routes import plain
-from gpuledger.outputs.web_config.client_hello import looks_like_tls, offered_groups
+from gpuledger.outputs.web_config.client_hello import ClientHello
 from gpuledger.outputs.web_config.contexts import Contexts
 from gpuledger.outputs.web_config.current import CurrentWebConfig
 
@@ -65,13 +65,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._contexts: Contexts | None = None
         self._raw: asyncio.Transport | None = None
         self._peer: object = None
-        self._start = bytearray()
+        self._hello = ClientHello()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
         self._established = False
         self._plain = False
         self._reading = True
+        self._behind = False
         self._said_goodbye = False
 
     # What the socket's transport calls.
@@ -100,7 +101,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         data = memoryview(self._registry.buffer)[:nbytes]
         if self._tls is None:
-            self._start += data
+            self._hello.add(data)
             self._begin()
         else:
             self._incoming.write(data)
@@ -112,29 +113,37 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._connection.eof_received()
 
     def pause_writing(self) -> None:
-        """The kernel's buffer for this client is full."""
+        """The kernel's buffer for this client is full.
+
+        Until it takes something it is not heard either, a stream's client included: messages of the protocol
+        are answered by OpenSSL (RFC 8446, 4.6.3: each KeyUpdate), and their answers would pile up.
+        """
+        self._behind = True
+        self._listen()
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
         """The client took what was pending."""
+        self._behind = False
+        self._listen()
         self._connection.resume_writing()
 
     # The handshake, then decrypting.
 
     def _begin(self) -> None:
         """Wait for the whole ClientHello: what it offers decides on the certificate's context."""
-        if not looks_like_tls(self._start):
+        if not self._hello.is_tls:
             self._plain = True
             self._connection.refuse(plain("this port speaks TLS; ask with https://", 400))
             return
-        offered = offered_groups(self._start)
+        offered = self._hello.offered_groups()
         if offered is None:
             return
         self._contexts = self._handshakes.contexts()
         context = self._contexts.choose(offered)
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._incoming.write(self._start)
-        self._start.clear()
+        self._incoming.write(self._hello.received)
+        self._hello = ClientHello()
         self._proceed()
 
     def _proceed(self) -> None:
@@ -168,7 +177,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _decrypt(self, tls: ssl.SSLObject) -> None:
         """Hand on what can be decrypted until the Connection has enough for now."""
         buffer = self._registry.buffer
-        while self._reading and not self.is_closing() and not self._said_goodbye:
+        while self._listening and not self.is_closing() and not self._said_goodbye:
             try:
                 count = int(tls.read(len(buffer), buffer))
             except ssl.SSLWantReadError:
@@ -256,13 +265,24 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def pause_reading(self) -> None:
         """Keep what was received, and receive no more."""
         self._reading = False
-        if self._raw is not None:
-            self._raw.pause_reading()
+        self._listen()
 
     def resume_reading(self) -> None:
         """Go on with what was kept, then with what comes."""
         self._reading = True
-        if self._raw is not None and not self._raw.is_closing():
+        self._listen()
+
+    @property
+    def _listening(self) -> bool:
+        return self._reading and not self._behind
+
+    def _listen(self) -> None:
+        """Read the socket or leave it, as things are now."""
+        if self._raw is None:
+            return
+        if not self._listening:
+            self._raw.pause_reading()
+        elif not self._raw.is_closing():
             self._raw.resume_reading()
             if self._established:
                 self._registry.loop.call_soon(self._proceed)

@@ -9,7 +9,7 @@ from gpuledger.operator.api import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class Rollout:
     """Pods that controllers are to have: how many, how many of the newest template, how many ready.
 
     `settled` is False while a controller has not seen its newest spec, `seen` while it has seen none: then
@@ -27,8 +27,8 @@ class Pods:
         """Whether all are there, and of the newest template."""
         return self.seen and self.settled and self.current >= self.wanted and self.ready >= self.wanted
 
-    def __add__(self, other: Pods) -> Pods:
-        return Pods(
+    def __add__(self, other: Rollout) -> Rollout:
+        return Rollout(
             self.wanted + other.wanted,
             self.current + other.current,
             self.ready + other.ready,
@@ -37,28 +37,31 @@ class Pods:
         )
 
 
-def pods_of(bodies: Iterable[Json]) -> Pods | None:
+def rollout_of(bodies: Iterable[Json]) -> Rollout | None:
     """Of DaemonSets and StatefulSets together; None where there are none."""
-    total: Pods | None = None
+    total: Rollout | None = None
     for body in bodies:
         one = _daemon_set(body) if body["kind"] == "DaemonSet" else _stateful_set(body)
         total = one if total is None else total + one
     return total
 
 
-def _daemon_set(body: Json) -> Pods:
+def _daemon_set(body: Json) -> Rollout:
     status = body.get("status") or {}
-    return Pods(
-        int(status.get("desiredNumberScheduled") or 0),
-        int(status.get("updatedNumberScheduled") or 0),
+    wanted = int(status.get("desiredNumberScheduled") or 0)
+    # Whoever exchanges pods by hand may take their time: nobody waits for it.
+    by_hand = (body["spec"].get("updateStrategy") or {}).get("type") == "OnDelete"
+    return Rollout(
+        wanted,
+        wanted if by_hand else int(status.get("updatedNumberScheduled") or 0),
         int(status.get("numberReady") or 0),
         *_seen(body),
     )
 
 
-def _stateful_set(body: Json) -> Pods:
+def _stateful_set(body: Json) -> Rollout:
     status = body.get("status") or {}
-    return Pods(
+    return Rollout(
         int(body["spec"].get("replicas", 1)),
         int(status.get("updatedReplicas") or 0),
         int(status.get("readyReplicas") or 0),
@@ -79,7 +82,7 @@ class Deadline:
     _last: object = None
     _since: float = 0.0
 
-    def look(self, pods: Iterable[Pods | None], generation: int, now: float) -> float | None:
+    def look(self, pods: Iterable[Rollout | None], generation: int, now: float) -> float | None:
         """Seconds until it counts as stalled (0 when it does), None while nothing is missing."""
         every = tuple(pods)
         state = (generation, every)

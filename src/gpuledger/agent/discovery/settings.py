@@ -10,7 +10,8 @@ from gpuledger.agent.discovery.discovery import Scale
 from gpuledger.agent.discovery.sharding import Shard, own_stateful_set, parse_shard
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import setting, text
-from gpuledger.workloads.pods.access import SERVICE_ACCOUNT, Access, find_access, own_namespace
+from gpuledger.workloads.pods.access import Access
+from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, find_access, own_namespace
 from gpuledger.workloads.pods.settings import ApiServerSettings
 
 

@@ -1,4 +1,6 @@
-"""Values as dcgm-exporter's flags have them, parsed into what gpuledger's own settings take."""
+"""Values as the flags of dcgm-exporter and nvidia_gpu_exporter have them, parsed into what our own settings
+take.
+"""
 
 from __future__ import annotations
 

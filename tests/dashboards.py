@@ -1,0 +1,71 @@
+"""The dashboards of deploy/grafana, and their queries as Grafana would ask them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+
+GRAFANA = Path(__file__).parents[1] / "deploy" / "grafana"
+DASHBOARDS: dict[str, dict[str, Any]] = {
+    file.stem: json.loads(file.read_text(encoding="utf-8"))
+    for file in sorted((GRAFANA / "dashboards").glob("*.json"))
+}
+PANELS = [
+    pytest.param(panel, id=f"{uid}: {panel['title']}")
+    for uid, dashboard in DASHBOARDS.items()
+    for panel in dashboard["panels"]
+    if panel["type"] != "row"
+]
+each_panel = pytest.mark.parametrize("panel", PANELS)
+each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
+each_range = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["targets"][0]["range"]])
+EVERYTHING = {"cluster": ".*", "node": ".*", "gpu": ".*", "namespace": ".*"}
+# The windows that Grafana would put in for scrapes each second, and what stands in the boxes for prices.
+FIXED = {
+    "__range": "2m",
+    "__range_s": "120",
+    "__rate_interval": "10s",
+    "price_kwh": "0.30",
+    "pue": "1.4",
+    "price_gpu_hour": "1.5",
+}
+
+
+def escaped(text: str) -> str:
+    """As Grafana puts a chosen value into a regular expression within a PromQL string."""
+    return text if text == ".*" else re.sub(r"([.+*?()|\[\]{}^$])", r"\\\\\1", text)
+
+
+def substituted(expression: str, values: Mapping[str, str]) -> str:
+    return re.sub(r"\$(\w+)", lambda match: values.get(match[1], match[0]), expression)
+
+
+def panel(uid: str, title: str) -> dict[str, Any]:
+    (found,) = (one for one in DASHBOARDS[uid]["panels"] if one["title"] == title and one["type"] != "row")
+    return found
+
+
+def column(uid: str, title: str, heading: str) -> str:
+    """The query behind a column of a table."""
+    made = panel(uid, title)
+    names = made["transformations"][1]["options"]["renameByName"]
+    (letter,) = (name[-1] for name, told in names.items() if told == heading and name.startswith("Value #"))
+    (target,) = (target for target in made["targets"] if target["refId"] == letter)
+    return str(target["expr"])
+
+
+def batch_node(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment of a server on two GPUs, one with a process of a batch job."""
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "0").write_text("4711\n")
+    state = NvmlState(folder / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40)), NvmlGpu()]).write()
+    driver = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
+    return ["--source", "nvml", "--hpc-job-mapping-dir", str(folder / "jobs")], driver

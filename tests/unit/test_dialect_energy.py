@@ -1,0 +1,82 @@
+"""The vocabulary of document 003: energy by process, and what is left of a process after its exit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from builders import GIB, gpu, instance, page, process, reading, snapshot
+from gpuledger.dialects.energy import EnergyDialect
+from gpuledger.dialects.settings import DialectSettings
+from gpuledger.model.process import GpuProcess
+from gpuledger.model.session import EnergyRow, EnergyState, LedgerState
+from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.workload import Workload
+
+CARD = gpu(1)
+POD = Workload("pod", "ml", "train-0", "main", "uid-0", "cafe")
+RUNS = process(CARD, 12, workload=POD)
+WHO = ("12", "1", "python3", "train-0", "ml", "main", "uid-0", "cafe")
+
+Told = Mapping[str, Mapping[tuple[str, ...], float]]
+
+
+def told(seen: Snapshot | None, *rows: EnergyRow, settings: DialectSettings | None = None) -> Told:
+    dialect = EnergyDialect(settings or DialectSettings())
+    families = dialect.tell(page(seen, LedgerState(energy=EnergyState(rows=rows))))
+    return {family.spec.name.removeprefix("my_gpu_process_"): family.samples for family in families}
+
+
+def row(one: GpuProcess, *, active: bool = True, other: bool = False) -> EnergyRow:
+    return EnergyRow(one, 120_000, 80_000, active, other=other)
+
+
+def test_a_process_that_runs_tells_joules_and_what_it_does_now() -> None:
+    families = told(snapshot(reading(CARD, RUNS)), row(RUNS))
+    assert families == {
+        "energy_joules": {WHO: 120.0},
+        "energy_measured_joules": {WHO: 80.0},
+        "sm_utilization_ratio": {WHO: 0.5},
+        "memory_utilization_ratio": {WHO: 0.5},
+        "memory_used_bytes": {WHO: 2 * GIB},
+        "start_time_seconds": {WHO: RUNS.host.start.unix},
+        "active": {WHO: 1},
+    }
+
+
+def test_after_its_exit_energy_and_start_stay_and_what_it_did_is_gone() -> None:
+    families = told(snapshot(reading(CARD)), row(RUNS, active=False))
+    assert {name: list(samples.values()) for name, samples in families.items() if samples} == {
+        "energy_joules": [120.0],
+        "energy_measured_joules": [80.0],
+        "start_time_seconds": [RUNS.host.start.unix],
+        "active": [0],
+    }
+
+
+def test_without_a_snapshot_nobody_says_whether_it_still_runs() -> None:
+    ended = process(CARD, 13)
+    families = told(None, row(RUNS), row(ended, active=False))
+    assert {values[0] for values in families["energy_joules"]} == {"12", "13"}
+    assert {values[0]: value for values, value in families["active"].items()} == {"13": 0}
+    assert not families["sm_utilization_ratio"]
+
+
+def test_processes_beyond_the_cap_are_joules_of_one_row_without_a_name() -> None:
+    families = told(snapshot(reading(CARD, RUNS)), row(RUNS, other=True))
+    assert {name: samples for name, samples in families.items() if samples} == {
+        "energy_joules": {("other", "1", "", "", "", "", "", ""): 120.0},
+        "energy_measured_joules": {("other", "1", "", "", "", "", "", ""): 80.0},
+    }
+
+
+@pytest.mark.parametrize(("form", "label"), [("instance", "1_2_0"), ("device", "1_3_0")])
+def test_an_instance_is_called_as_in_the_other_vocabularies(form: str, label: str) -> None:
+    cut = instance(CARD, 2, index=3)
+    runs = process(cut, 12)
+    families = told(
+        snapshot(reading(CARD), reading(cut, runs)), row(runs), settings=DialectSettings(mig_label=form)
+    )
+    ((_, gpu_label, *_),) = families["energy_joules"]
+    assert gpu_label == label

@@ -1,0 +1,50 @@
+"""Files that somebody has named, whatever they have become."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from gpuledger.host.files import read_at_most
+
+
+@pytest.mark.parametrize("content", [b"", b"four", b"\x00\xff\n\r\n"], ids=["empty", "full", "binary"])
+def test_a_file_is_told_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert read_at_most(tmp_path / "file", 5) == content
+
+
+def test_a_pipe_of_a_shell_is_read_to_its_end() -> None:
+    reader, writer = os.pipe()
+    thread = Thread(target=lambda: (os.write(writer, b"a: "), os.write(writer, b"1"), os.close(writer)))
+    thread.start()
+    assert read_at_most(Path(f"/dev/fd/{reader}"), 99) == b"a: 1"
+    thread.join()
+    os.close(reader)
+
+
+def _pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda path: Path("/dev/zero"), errno.EFBIG),
+        (_pipe, errno.EPIPE),
+        (lambda path: path.parent, errno.EISDIR),
+        (lambda path: path, errno.ENOENT),
+    ],
+    ids=["without end", "a pipe that nobody fills", "a directory", "gone"],
+)
+def test_what_cannot_be_read_whole_is_refused_at_once(tmp_path: Path, made, reason: int) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError) as caught:
+        read_at_most(made(tmp_path / "file"), 1 << 20)
+    assert caught.value.errno == reason
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

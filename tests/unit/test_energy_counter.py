@@ -197,4 +197,5 @@ def test_what_was_learnt_of_a_frozen_counters_refresh_holds_when_it_moves_again(
         bench.tick(float(second), 200 * J, [mine], power=50.0)
     assert bench.book.frozen
     bench.tick(70, 300 * J, [mine], power=50.0)
-    assert (bench.book.frozen, bench.book.counter.refresh) == (False, 1.0)
+    counter = bench.book.counter
+    assert (bench.book.frozen, counter.refresh, counter.moved_at) == (False, 1.0, 70)

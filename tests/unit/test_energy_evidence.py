@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from builders import gpu, instance, process, reading, snapshot
 from energy_helpers import UNIX, Bench, flat, samples
-from gpuledger.ledger.energy.booking import Policy
-from gpuledger.ledger.energy.counter import Epoch
-from gpuledger.ledger.energy.energy import EnergyBook
+from gpuledger.ledger.energy.booking import Policy, Split
+from gpuledger.ledger.energy.counter import Counter, Epoch
+from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time, is_activity
 from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.residence import order
 from gpuledger.ledger.energy.slices import share_of
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu
@@ -72,6 +74,7 @@ def test_samples_are_placed_in_time_whatever_clock_the_driver_stamps_them_by(wha
     posted = bench.tick(10, 1200 * J, [], samples=told)
     (resident,) = (one for one in posted.residents if one.process.pid == whose.pid)
     assert (resident.begins, resident.ends) == (2_000_000, 5_000_000), what
+    assert resident.process.host.missing == "exited"
 
 
 def test_samples_of_ticks_at_which_the_counter_stood_are_of_the_interval_too() -> None:
@@ -178,6 +181,116 @@ def test_work_of_an_mps_server_is_its_clients_and_not_of_who_is_beside_them() ->
     assert [one.work for one in posted.residents] == [5000, 5000, 0]
 
 
+@pytest.mark.parametrize(
+    ("lists", "begins", "ends"),
+    [
+        ((True, True, False, False), 0, 3),
+        ((True, False, False, False), 0, 1),
+        ((True, True, True, False), 0, 7),
+        ((False, True, False, False), 0, 3),
+        ((False, False, True, True), 2, 10),
+    ],
+)
+def test_by_lists_alone_who_went_was_there_half_way_to_the_next_list(
+    lists: tuple[bool, ...], begins: int, ends: int
+) -> None:
+    """At seconds 0, 2, 4 and 10; it started before all of them, and came when it was not yet listed."""
+    bench = Bench(A)
+    p = process(A, 1)
+    for at, there in zip((0, 2, 4, 10), lists, strict=True):
+        posted = bench.tick(at, 600 * J if at == 10 else 0, [p] if there else [], fresh=not at)
+    (one,) = posted.residents
+    assert (one.begins, one.ends) == (begins * 1_000_000, ends * 1_000_000)
+
+
+def test_what_an_active_gpu_used_for_nobody_who_is_known_rests_on_its_activity() -> None:
+    bench = Bench(A)
+    bench.tick(0, 0, [], fresh=True)
+    posted = bench.tick(1, 300 * J, [], utilization=0.5)
+    assert (flat(posted), posted.booked.method) == ({"unattributed": 300 * J}, "activity")
+
+
+def test_of_equal_remainders_the_odd_millijoule_goes_by_device_pid_and_start() -> None:
+    keys = [
+        ("GPU-0", 1, "boot", None, None),
+        ("GPU-0", 1, "boot", None, 2.0),
+        ("GPU-0", 1, "boot", None, 3.0),
+        ("GPU-0", 1, "boot", 7, None),
+        ("GPU-0", 2, "boot", 1, None),
+        ("GPU-1", 1, "boot", 1, None),
+    ]
+    for turn in range(len(keys)):
+        assert sorted(keys[turn:] + keys[:turn], key=order) == keys
+
+
+def test_clients_of_two_mps_servers_bear_the_work_of_both() -> None:
+    """The lists do not tell whose client each is."""
+    bench = Bench(A)
+    servers = [process(A, pid, name="nvidia-cuda-mps-server") for pid in (1, 2)]
+    clients = [process(A, pid, types="M+C") for pid in (3, 4)]
+    bench.tick(0, 0, [*servers, *clients], fresh=True)
+    told = [*samples(1, 0.5, sm=0.5), *samples(2, 0.5, sm=0.3)]
+    posted = bench.tick(1, 400 * J, [*servers, *clients], samples=told)
+    assert [one.work for one in posted.residents] == [4000, 4000]
+
+
+def test_shares_are_exact_to_the_last_part_of_a_nanojoule() -> None:
+    split = Split()
+    for target, nanojoules, divided_by in ((1, 5, 3), (1, 7, 3), (2, 1, 4), (1, 1, 1)):
+        split.add(target, nanojoules, divided_by)
+    assert split.shares() == ({1: 12 * 4 + 12, 2: 3}, 12)
+
+
+@pytest.mark.parametrize("seconds", [0.25, 1.0, 4.0])
+def test_power_is_integrated_over_the_time_between_two_readings(seconds: float) -> None:
+    bench = Bench(A)
+    for number, watts in enumerate((100.0, 300.0, 300.0)):
+        bench.tick(number * seconds, None, [], power=watts)
+    assert [one.millijoules for one in bench.posted] == [200 * J * seconds, 300 * J * seconds]
+
+
+def test_an_interval_in_which_a_gpu_was_cut_anew_is_nobodys() -> None:
+    """Who had which multiprocessors when, nobody can say."""
+    before, after = instance(A, 1, sm_count=64), instance(A, 2, sm_count=16)
+    bench = Bench(A, parts=(before,))
+    bench.tick(0, 0, [process(before, 1)], fresh=True)
+    bench.parts = (after,)
+    posted = bench.tick(10, 600 * J, [process(after, 2)])
+    assert (flat(posted), posted.booked.method) == ({"unattributed": 600 * J}, "slices")
+    assert (posted.begins, posted.ends, posted.length) == (UNIX, UNIX + 10, 10_000_000)
+
+
+# Over restarts
+
+
+@pytest.mark.parametrize(("driver", "known"), [("580", Floors(60_050, 90_050)), ("590", Floors())])
+def test_a_run_goes_on_with_the_counter_and_with_the_floors_of_its_driver(driver: str, known: Floors) -> None:
+    empty, resident = QuietPower(), QuietPower()
+    empty.add(UNIX, 60_000, 100.0)
+    resident.add(UNIX, 90_000, 100.0)
+    counter = Counter(Epoch("boot"), opening=0, booked=1000 * J, last=1000 * J, refresh=1.0, life=3)
+    stored = Stored(counter, {"580": (empty, resident)}, UNIX - 50)
+    book = EnergyBook(Floors())
+    book.resume({A.uuid: stored})
+    posted = []
+    for second, joules in enumerate((1500, 1800, 2100)):
+        told = snapshot(reading(A, values={q.ENERGY: joules * J}), unix=UNIX + second)
+        source = replace(told.source, driver_version=driver)
+        posted += book.post(replace(told, boot_id="boot", source=source))
+    away, seen = posted
+    assert (away.unobserved, away.begins, away.ends) == (800 * J, UNIX - 50, UNIX + 1)
+    assert (seen.booked.delta, seen.life, seen.floors) == (300 * J, 3, known)
+
+
+def test_readings_that_were_not_believed_add_up() -> None:
+    bench = Bench(A, limit=700)
+    bench.tick(0, 0, [], fresh=True)
+    for second, joules in enumerate((300, 9_000_000, 900, 9_000_000, 1500), start=1):
+        bench.tick(float(second), joules * J, [])
+    assert bench.book.invalid == 2
+    assert sum(one.millijoules for one in bench.posted) == 1500 * J
+
+
 # Settings that change
 
 
@@ -213,6 +326,16 @@ def test_power_is_learnt_from_in_steps_of_a_hundred_milliwatts() -> None:
         quiet.add(UNIX, milliwatts, 30.0)
     assert sorted(quiet.stored()) == [(int(UNIX // 86_400), 700, 60.0), (int(UNIX // 86_400), 701, 30.0)]
     assert QuietPower.restored(quiet.stored()).floor() == quiet.floor() == 70_050
+
+
+def test_the_resident_floor_is_learnt_from_tenants_of_instances_that_rest() -> None:
+    cut = instance(A, 1, sm_count=16)
+    bench = Bench(A, parts=(cut,))
+    tenant = process(cut, 1)
+    bench.tick(0, 0, [tenant], fresh=True, activity={cut: 0.0})
+    for second in range(1, 100):
+        bench.tick(float(second), second * 90 * J, [tenant], activity={cut: 0.0})
+    assert bench.book.floors.floors == Floors(None, 90_050)
 
 
 @pytest.mark.parametrize(("seconds", "known"), [(59.0, None), (60.0, 70_050)])

@@ -15,9 +15,11 @@ import yaml
 from cluster.control_plane import ControlPlane
 from cluster.operators import NAMESPACE, Installed, RunningOperator, installed
 from gpuledger.operator.kinds import CLAIM
+from integration.told_to_stop import PHASES
 from running import wait_until
 
 Start = Callable[..., RunningOperator]
+TOLD_TO_STOP = Path(__file__).parent.parent / "integration" / "told_to_stop.py"
 KILLED = (str(Path(__file__).parent / "operator_killed.py"),)
 AGENT = "gpumonitor-main-agent"
 EXPORTER = "gpumonitor-main-exporter"
@@ -152,6 +154,22 @@ def test_an_operator_that_is_told_to_stop_hands_over_at_once(release: Installed,
     assert first.program.stop() == 0
     # Not after the ten minutes for which the first held it.
     second.wait_leads()
+
+
+@pytest.mark.parametrize("phase", PHASES["operator-that-acts"])
+def test_an_operator_that_acts_ends_well_wherever_it_is_told_to(
+    release: Installed, start: Start, phase: str
+) -> None:
+    release.apply("GpuMonitor", "main", {})
+    # Of what is done more than once, the middle.
+    times = "2" if phase in ("making-an-object", "renewing-its-lease") else "1"
+    operator = start(program=(str(TOLD_TO_STOP), f"operator-that-acts/{phase}", times))
+    assert operator.program.process.wait(60) == 0
+    operator.program.stop()
+    assert not [line for line in operator.program.lines if "Traceback" in line]
+    second = start("--lease-duration=10m").wait_leads()
+    assert len(release.wait_made("GpuMonitor", "main")) > 5
+    assert second.value('gpuledger_operator_reconciles_total{result="error"}') == 0
 
 
 def test_who_loses_the_lease_acts_no_more(release: Installed, start: Start) -> None:

@@ -48,7 +48,7 @@ def test_an_agent_ends_well_wherever_it_is_told_to(
     receiver = Receiver(port=free_port())
 
     async def run() -> Agents:
-        told_to_stop = (sys.executable, str(PROGRAM), "agent", phase, str(times))
+        told_to_stop = (sys.executable, str(PROGRAM), f"agent/{phase}", str(times), "agent")
         async with receiving(receiver):
             agents = Agents(tmp_path, target.port, receiver.url, told_to_stop, interval="1s")
             try:
@@ -77,8 +77,9 @@ def test_an_agent_ends_well_wherever_it_is_told_to(
 def test_an_operator_ends_well_wherever_it_is_told_to_before_it_acts(phase: str) -> None:
     """While it acts: tests/cluster/test_operator_deaths.py."""
     server = ("--kubernetes-api", "http://127.0.0.1:1", "--namespace", "gpu-monitoring")
+    command = [sys.executable, str(PROGRAM), f"operator/{phase}", "1", "operator", *server]
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), "operator", phase, "1", *server, "--listen-address", "127.0.0.1:0"],
+        [*command, "--listen-address", "127.0.0.1:0"],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

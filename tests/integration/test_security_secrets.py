@@ -10,12 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import httpx
 import psutil
 import pytest
 import yaml
 
-from running import Program, gpuledger, serving, wait_until
+from running import Program, get, gpuledger, serving, wait_until
 
 SECRET = "hunter2-x7Qp"
 # As it would be seen on the wire, and so in a careless log.
@@ -88,7 +87,7 @@ def test_what_is_wrong_with_a_url_is_told_without_its_password(command: tuple[st
 
 @contextmanager
 def echoing() -> Iterator[str]:
-    """A neighbour that refuses everybody, and says back what it was shown."""
+    """A neighbour that says back what it was shown, as its page or with a refusal."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -98,7 +97,12 @@ def echoing() -> Iterator[str]:
             if scheme == "Basic":
                 shown += f" which is {b64decode(login).decode()}"
             body = f"refused: {shown}".encode()
-            self.send_response(400 if self.command == "POST" else 401, f"Not with {shown}")
+            if self.path.endswith("/whole"):
+                body = f"{login} 1\n".encode()
+            elif self.path.endswith("/cut"):
+                body = f"{'x' * (70 - len(login) // 2)} {login} 1\n".encode()
+            status = 400 if self.command == "POST" else 200 if self.path.endswith(("/whole", "/cut")) else 401
+            self.send_response(status, f"Not with {shown}")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -137,8 +141,9 @@ def test_an_agent_that_is_refused_everywhere_says_so_without_what_it_showed(tmp_
             {"authorization": {"credentialsFile": "token"}},
         ]
         endpoints = [
-            {"address": neighbour, "path": f"/{number}", "credentialsOverHttp": True, **login}
+            {"address": neighbour, "path": f"/{path}", "credentialsOverHttp": True, **login}
             for number, login in enumerate(logins)
+            for path in (number, f"{number}/whole", f"{number}/cut")
         ]
         write = f"http://{neighbour}/write"
         receivers = [
@@ -158,18 +163,18 @@ def test_an_agent_that_is_refused_everywhere_says_so_without_what_it_showed(tmp_
         port = program.wait_line(r"listening on .* port (\d+)")[1]
         url = f"http://127.0.0.1:{port}"
         try:
-            wait_until(
-                lambda: 'state="down"} 4' in httpx.get(f"{url}/metrics", trust_env=False).text, "scrapes"
-            )
+            wait_until(lambda: 'state="down"} 12' in get(f"{url}/metrics").text, "scrapes")
             for name in ("url", "basic", "bearer", "file", "header"):
                 program.wait_line(rf"receiver {name}\b.*400|{name}\b.*400")
-            pages = [httpx.get(url + path, trust_env=False).text for path in ("/", "/metrics", "/none")]
+            pages = [get(url + path).text for path in ("/", "/metrics", "/none")]
             arguments = arguments_of(program)
         finally:
             program.stop()
     told = "\n".join((*program.lines, *pages, arguments))
     assert SECRET not in told
     assert BASIC not in told
+    assert SECRET[:12] not in told
+    assert BASIC[:12] not in told
 
 
 def test_a_node_with_passwords_shows_none_of_them(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def asked(tmp_path: Path) -> tuple[str, ...]:
 def test_it_ends_well_wherever_it_is_told_to(
     tmp_path: Path, env: dict[str, str], phase: str, times: int
 ) -> None:
-    command = [sys.executable, str(PROGRAM), "serve", phase, str(times), *asked(tmp_path)]
+    command = [sys.executable, str(PROGRAM), f"serve/{phase}", str(times), "serve", *asked(tmp_path)]
     done = subprocess.run(
         [*command, "--listen-address", "127.0.0.1:0"],
         capture_output=True,

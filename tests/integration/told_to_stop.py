@@ -1,4 +1,4 @@
-"""`gpuledger`, sent SIGTERM when it comes somewhere. Arguments: command, where, at which time, then its."""
+"""`gpuledger`, sent SIGTERM when it comes somewhere. Arguments: who/where, at which time, then its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 
 from gpuledger.cli.main import main
 
-# By command and phase, what is called when it comes there.
+# Who comes where, and what is called then.
 PHASES = {
     "serve": {
         "assembling": "gpuledger.cli.serve:assemble_node",
@@ -41,6 +41,14 @@ PHASES = {
         "greeting": "gpuledger.cli.operator:say_addresses",
         "asking-for-its-turn": "gpuledger.operator.leader:Leader.look",
     },
+    "operator-that-acts": {
+        "listing": "gpuledger.operator.term:Term._list",
+        "beginning-to-watch": "gpuledger.operator.watching:Watch.run",
+        "looking-at-a-resource": "gpuledger.operator.reconcile:Reconciler.look",
+        "making-an-object": "gpuledger.operator.apply:Applier._take",
+        "writing-a-status": "gpuledger.operator.telling:Teller.tell",
+        "renewing-its-lease": "gpuledger.operator.leader:Leader._renew",
+    },
 }
 
 
@@ -62,6 +70,7 @@ def arm(place: str, times: int) -> None:
 
 
 if __name__ == "__main__":
-    command, phase, number, *rest = sys.argv[1:]
-    arm(PHASES[command][phase], int(number))
-    sys.exit(main([command, *rest]))
+    where, number, *words = sys.argv[1:]
+    who, _, phase = where.partition("/")
+    arm(PHASES[who][phase], int(number))
+    sys.exit(main(words))

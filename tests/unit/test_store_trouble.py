@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -167,6 +169,66 @@ def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory
     assert told(again.tick({A: 2500 * J}, [P])) == after
 
 
+def emptied(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize(
+    "take_away",
+    [
+        lambda folder: (folder / "gpuledger.db").unlink(),
+        shutil.rmtree,
+        emptied,
+        lambda folder: folder.rename(folder.with_name("elsewhere")),
+    ],
+    ids=["file", "directory", "directory replaced", "directory moved"],
+)
+def test_books_that_are_taken_away_are_begun_anew_with_all_that_memory_has(
+    tmp_path: Path, take_away: Callable[[Path], object]
+) -> None:
+    (tmp_path / "books").mkdir()
+    run = Run(tmp_path / "books")
+    post(run, 20)
+    before = told(run.ledger.state)
+    take_away(tmp_path / "books")
+    assert "begun anew" in post(run, 1, start=20).error
+    assert post(run, 5, start=21).success
+    after = told(run.ledger.state)
+    assert all(after[name] >= joules for name, joules in before.items())
+    with pytest.raises(GpuledgerError, match="another gpuledger"):
+        Run(tmp_path / "books")
+    assert_books_balance(run.store.file)
+    assert len(rows(run.store.file, "SELECT * FROM sessions")) == 1
+    run.kill()
+    again = Run(tmp_path / "books", clock=run.clock)
+    assert told(again.tick({A: 2500 * J}, [P])) == after
+
+
+def test_a_file_that_somebody_put_in_place_of_the_books_is_left_alone_and_said(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    post(run, 5)
+    other = tmp_path / "backup"
+    other.write_bytes(b"of yesterday")
+    other.replace(run.store.file)
+    assert "another file stands in its place" in post(run, 1, start=5).error
+    assert run.store.file.read_bytes() == b"of yesterday"
+    run.store.file.unlink()
+    run.clock.advance(60)
+    post(run, 1, start=6)
+    assert post(run, 2, start=7).success
+    assert_books_balance(run.store.file)
+
+
+def test_a_directory_that_moved_behind_a_link_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    run = Run(tmp_path / "books")
+    post(run, 5)
+    (tmp_path / "books").rename(tmp_path / "disk")
+    (tmp_path / "books").symlink_to(tmp_path / "disk")
+    assert post(run, 5, start=5).success
+
+
 def test_a_stop_right_after_the_damage_leaves_new_books_that_are_whole(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run, 20)
@@ -251,6 +313,25 @@ def test_a_disk_that_is_full_for_long_costs_detail_and_some_sessions_but_no_memo
     with caplog.at_level(logging.ERROR):
         assert run.tick({A: 120 * 100 * J}).parts[0].success
     assert "sessions ended while it could not be written" in caplog.text
+    assert_books_balance(run.store.file)
+
+
+def test_a_gpu_that_is_quiet_while_others_fill_the_memory_is_booked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its span is old and still open when the spans are folded."""
+    monkeypatch.setattr(journal, "_MOST_SPANS", 20)
+    run, quiet = Run(tmp_path), gpu(1)
+    guest = process(quiet, 7)
+    post(run, 20)
+    fill(run)
+    for number in range(60):
+        here = [*crowd(number), *([guest] if number in (8, 9) else [])]
+        run.tick({A: (20 + number) * 100 * J, quiet: number * 100 * J}, here)  # type: ignore[arg-type]
+    assert run.store._connection is not None
+    run.store._connection.execute("PRAGMA max_page_count = 100000").fetchall()
+    run.clock.advance(60)
+    assert run.tick({A: 90 * 100 * J, quiet: 60 * 100 * J}).parts[0].success
     assert_books_balance(run.store.file)
 
 

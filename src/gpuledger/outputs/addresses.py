@@ -81,8 +81,10 @@ def _every_interface(port: int) -> socket.socket:
 
 
 def _named(address: Address) -> list[socket.socket]:
+    # As bytes, a name or an address in ASCII does not load what encodes other names.
+    asked = address.host.encode() if address.host.isascii() else address.host
     found = socket.getaddrinfo(
-        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        asked, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
     )
     opened: list[socket.socket] = []
     failure: OSError | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +60,10 @@ def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> 
     try:
         load()
     except OSError:
-        return shutil.which(smi.command) is not None
+        # It loads bz2 and lzma, for archives.
+        from shutil import which
+
+        return which(smi.command) is not None
     return False
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from gpuledger.model.source import Clock
 from gpuledger.outputs.remote_write.access import FileAccess
-from gpuledger.outputs.remote_write.secrets import authorization
 from gpuledger.outputs.remote_write.settings import ClientTls, Login, Secret
 from gpuledger.outputs.remote_write.tls import tls_context
 
@@ -25,8 +24,7 @@ class TargetAccess(FileAccess):
         self.elsewhere: ssl.SSLContext | None = None
 
     def _read(self) -> None:
-        if self._login is not None:
-            self.headers = (("Authorization", authorization(self._login)),)
+        self._show((), self._login)
         if self._encrypted:
             self.context = self.elsewhere = tls_context(self._tls)
             if not self._tls.certificate.absent:

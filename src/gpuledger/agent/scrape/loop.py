@@ -82,6 +82,7 @@ class TargetLoop:
             settings.tls.server_name,
             settings.credentials_over_http,
         )
+        self._access = access
         self._client = Client(self._request, access)
         self._honor = bool(settings.honor_labels)
         self._shard = target.digest & 0xFFFFFFFF
@@ -147,6 +148,9 @@ class TargetLoop:
             reason, error = "internal", "internal error; the log of gpuledger agent has the reason"
         if reason:
             samples.entries = self._pages.end()
+        if self._access is not None:
+            # A line that cannot be read is quoted, and it may be what the target was shown.
+            error = self._access.hide(error)
         seconds = self._clock.elapsed() - began
         self.state.answered = answered
         self._note(samples, reason, error, size, seconds)

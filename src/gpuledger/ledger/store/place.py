@@ -71,6 +71,7 @@ class Lock:
         """Raises GpuledgerError when another program holds it, OSError when it cannot be made."""
         import fcntl
 
+        self._file = file
         self._handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,11 +96,24 @@ class Lock:
             self._ahead = ahead
         return True
 
+    @property
+    def stands(self) -> bool:
+        """Whether the file is still the one that is held: nobody is kept away by a lock that was moved."""
+        return is_at(self._file, os.fstat(self._handle))
+
     def release(self) -> None:
         """Let another program have the books. Idempotent."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+
+def is_at(file: Path, found: os.stat_result) -> bool:
+    """Whether this is what stands at that path, links followed."""
+    try:
+        return os.path.samestat(file.stat(), found)
+    except OSError:
+        return False
 
 
 def set_aside(file: Path, unix: float) -> Path:

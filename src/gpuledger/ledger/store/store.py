@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.journal import Journal
 from gpuledger.ledger.kept import NOTHING, Kept
-from gpuledger.ledger.store.place import Lock, set_aside
+from gpuledger.ledger.store.place import Lock, is_at, set_aside
 from gpuledger.ledger.store.prune import Limits, prune
 from gpuledger.ledger.store.schema import Foreign, TooNew, prepare
 from gpuledger.model.errors import GpuledgerError
@@ -20,6 +20,7 @@ from gpuledger.model.snapshot import Collected
 from gpuledger.model.source import Clock
 
 if TYPE_CHECKING:
+    from os import stat_result
     from sqlite3 import Connection
 
 log = logging.getLogger("gpuledger.store")
@@ -36,12 +37,17 @@ _CACHE_KIB = 1024
 _BUSY_MS = 100
 
 
+class _Gone(OSError):
+    """Nothing stands at the place of the books any more: what is written is written for nobody."""
+
+
 class Store:
     """`journal.Books` in one SQLite file `<name>.db` of `folder`. `boot_id` is this machine's.
 
     What was exported goes on only where it is sure to be in the file: the last run closed it, or it ended
     within this boot of the machine and was not ahead of the file. Else exported counters begin at 0 again.
-    A file that cannot be opened leaves the books in memory until the next start.
+    A file that cannot be opened leaves the books in memory until the next start. One that is taken away is
+    begun anew.
     """
 
     def __init__(self, folder: Path, name: str, boot_id: str, clock: Clock, limits: Limits) -> None:
@@ -51,6 +57,7 @@ class Store:
         self._clock = clock
         self._limits = limits
         self._connection: Connection | None = None
+        self._opened: stat_result | None = None
         self._kept = NOTHING
         self._anew = False
         self._first = True
@@ -68,7 +75,7 @@ class Store:
         self._mutex = Mutex()
         self._lock: Lock | None = None
         try:
-            self._lock = Lock(folder / f"{name}.lock")
+            self._lock = Lock(self.file.with_suffix(".lock"))
         except OSError as error:
             self._give_up(error)
         else:
@@ -140,6 +147,7 @@ class Store:
             connection.close()
             raise
         self._connection = connection
+        self._opened = self.file.stat()
         self._first = True
         same_boot = bool(self._boot_id) and meta.get("boot_id") == self._boot_id
         ahead = self._lock is not None and self._lock.was_ahead
@@ -202,6 +210,7 @@ class Store:
         if now < self._retry_at:
             return self._may_show_unsaved()
         try:
+            self._check_place()
             self._write(self._connection, journal)
         except (Error, OSError, UnicodeEncodeError, OverflowError) as error:
             self._unsaved = journal
@@ -215,6 +224,29 @@ class Store:
         self._succeed()
         self._prune(self._connection, now, journal.unix)
         return True
+
+    def _check_place(self) -> None:
+        """Raise OSError unless the file that is written is the one that others read."""
+        if self._opened is None or is_at(self.file, self._opened):
+            return
+        if not self.file.exists():
+            raise _Gone("it was taken away")
+        raise OSError(
+            "another file stands in its place; take that one away, or start gpuledger again to go on with it"
+        )
+
+    def _begin_anew(self) -> None:
+        """In the place of a file that was taken away. Raises OSError where that cannot be."""
+        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._lock is not None and not self._lock.stands:
+            held, self._lock = self._lock, Lock(self.file.with_suffix(".lock"))
+            held.release()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        log.error("%s was taken away: new books begin with what is in memory", self.file)
+        self._open_or_replace()
+        self._anew = True
 
     def _may_show_unsaved(self) -> bool:
         return self._lock is not None and self._lock.say(ahead=True)
@@ -255,6 +287,14 @@ class Store:
             self._replace(str(error))
             self._error = f"{self.file} was damaged and has been replaced"
             return
+        if isinstance(error, _Gone):
+            try:
+                self._begin_anew()
+            except (GpuledgerError, OSError) as trouble:
+                error = trouble
+            else:
+                self._error = self._error or f"{self.file} was taken away and has been begun anew"
+                return
         if not self._error:
             log.error(
                 "%s: %s; the books go on in memory, and are stored when it can be written", self.file, error

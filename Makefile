@@ -14,19 +14,20 @@ JOBS   ?= $(shell expr $$(nproc) + 1)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test unit integration e2e lint format docs site dashboards chart manifests screenshots bench prove fuzz \
-        mutants build image lock sbom audit clean debian debian-cluster
+.PHONY: help run test unit integration cluster e2e lint format docs site dashboards chart manifests screenshots bench prove \
+        fuzz mutants build image lock sbom audit clean debian debian-cluster
 
 help:                    ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
-	  || grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST)
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
+	  || grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run        ## serve this machine's GPUs (or, without any, a simulated node) on port 9400
 	@echo "source: $(SOURCE)$(if $(findstring listen-address,$(FLAGS)),,    page: http://localhost:9400/    metrics: http://localhost:9400/metrics)"
 	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
 
+# The long tests first: at the end the short ones keep all cores busy.
 test: $(VENV)/.dev debian  ## every test but e2e, with the real Prometheus and the test NVML library
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/unit tests/integration
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration tests/unit
 
 unit: $(VENV)/.dev       ## the fast tests alone
 	$(BIN)/python -m pytest -n $(JOBS) tests/unit
@@ -34,7 +35,10 @@ unit: $(VENV)/.dev       ## the fast tests alone
 integration: $(VENV)/.dev debian  ## the tests that start real programs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration
 
-e2e: $(VENV)/.dev debian debian-cluster  ## the tests with a real Kubernetes node (root; builds it once, some minutes)
+cluster: debian-cluster  ## build, once, what the Kubernetes node of `e2e` runs (some minutes)
+	@$(SUDO) tests/cluster/build.sh >/dev/null
+
+e2e: $(VENV)/.dev debian cluster  ## the tests with a real Kubernetes node (root)
 	$(SUDO) $(BIN)/python -B -m pytest -n 2 --dist loadgroup -p no:cacheprovider tests/cluster
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules

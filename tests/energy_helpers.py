@@ -62,7 +62,7 @@ class Bench:
         fresh: bool = False,
     ) -> Posted:
         """One tick, and what it posted last. `fresh` makes it the beginning of an interval, as after a first
-        move.
+        move; without `samples` the driver could not be asked for any.
         """
         values = {q.ENERGY: value, q.UTILIZATION: utilization, q.POWER_LIMIT_MAX: self.limit, q.POWER: power}
         told = {quantity: number for quantity, number in values.items() if number is not None}
@@ -71,7 +71,7 @@ class Bench:
             *(processes or () if not self.parts else ()),
             failed=processes is None and not self.parts,
             values=told,
-            samples=None if self.parts else tuple(samples or ()),
+            samples=None if self.parts or samples is None else tuple(samples),
             accounting=tuple(accounting),
         )
         cut = [

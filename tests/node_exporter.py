@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from running import Program, free_port, wait_until
+from running import Program, free_port
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -38,14 +38,7 @@ class NodeExporter(Program):
                 f"--collector.textfile.directory={directory}",
             ]
         )
-        wait_until(self._is_up, "node_exporter to listen")
-
-    def _is_up(self) -> bool:
-        assert self.process.poll() is None, "\n".join(self.lines)
-        try:
-            return self._client.get("/").status_code == 200
-        except httpx.TransportError:
-            return False
+        self.wait_answer(f"http://127.0.0.1:{port}/")
 
     def scrape(self) -> Samples:
         answer = self._client.get("/metrics")

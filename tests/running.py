@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
@@ -51,6 +51,13 @@ def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
     return line
 
 
+def get(url: str, **options: Any) -> httpx.Response:
+    """Of a program on this machine. Many are asked again and again while something is waited for, and to read
+    the certificates of all authorities each time takes ten times what the request takes.
+    """
+    return httpx.get(url, trust_env=False, verify=False, **options)
+
+
 class Program:
     """A running program whose stderr is kept line by line."""
 
@@ -81,6 +88,18 @@ class Program:
 
         return wait_until(found, f"a line like {pattern!r} in {self.lines}")
 
+    def wait_answer(self, url: str) -> None:
+        """Until a GET is answered with success."""
+
+        def answers() -> bool:
+            assert self.process.poll() is None, "\n".join(["ended early:", *self.lines])
+            try:
+                return get(url).is_success
+            except httpx.TransportError:
+                return False
+
+        wait_until(answers, f"an answer of {url}")
+
     def stop(self) -> int:
         self.process.terminate()
         try:
@@ -104,7 +123,7 @@ class Server(Program):
 
     def get(self, path: str = "/metrics", port: str = "", **headers: str) -> httpx.Response:
         url = f"http://127.0.0.1:{port or self.port}{path}"
-        return httpx.get(url, headers=headers, timeout=20, trust_env=False)
+        return get(url, headers=headers, timeout=20)
 
     def wait_ticks(self, number: int = 1) -> str:
         """The native page once this many ticks have been made."""
@@ -129,7 +148,7 @@ def serving(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[S
 class Prometheus(Program):
     """A real Prometheus with the given scrape_configs."""
 
-    def __init__(self, folder: Path, config: str, port: int) -> None:
+    def __init__(self, folder: Path, config: str, port: int, *flags: str) -> None:
         file = folder / "prometheus.yml"
         file.write_text(config)
         self.url = f"http://127.0.0.1:{port}"
@@ -140,19 +159,13 @@ class Prometheus(Program):
                 f"--storage.tsdb.path={folder / 'data'}",
                 f"--web.listen-address=127.0.0.1:{port}",
                 "--web.enable-lifecycle",
+                *flags,
             ]
         )
-        wait_until(self._is_ready, "Prometheus to be ready")
-
-    def _is_ready(self) -> bool:
-        assert self.process.poll() is None, "\n".join(self.lines)
-        try:
-            return httpx.get(self.url + "/-/ready", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
+        self.wait_answer(self.url + "/-/ready")
 
     def query(self, expression: str) -> list[dict[str, object]]:
-        answer = httpx.get(self.url + "/api/v1/query", params={"query": expression}, trust_env=False).json()
+        answer = get(self.url + "/api/v1/query", params={"query": expression}).json()
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
 
@@ -161,11 +174,27 @@ class Prometheus(Program):
 
 
 @contextmanager
-def prometheus(config: str) -> Iterator[Prometheus]:
+def prometheus(config: str, *flags: str) -> Iterator[Prometheus]:
     with tempfile.TemporaryDirectory(prefix="gpuledger-prometheus-") as folder:
-        program = Prometheus(Path(folder), config, free_port())
+        program = Prometheus(Path(folder), config, free_port(), *flags)
         try:
             yield program
+        finally:
+            program.stop()
+
+
+@contextmanager
+def victoria_metrics(*flags: str) -> Iterator[str]:
+    """The URL of a VictoriaMetrics that shows what it has at once."""
+    address = f"127.0.0.1:{free_port()}"
+    with tempfile.TemporaryDirectory(prefix="gpuledger-victoria-") as folder:
+        place = (f"-httpListenAddr={address}", f"-storageDataPath={folder}")
+        program = Program(
+            ["victoria-metrics", *place, "-retentionPeriod=1", "-search.latencyOffset=0s", *flags]
+        )
+        try:
+            program.wait_answer(f"http://{address}/health")
+            yield f"http://{address}"
         finally:
             program.stop()
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import yaml
 
-from running import PATIENCE, Program, Prometheus, free_port, wait_until
+from running import PATIENCE, Program, Prometheus, free_port, get, wait_until
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -70,11 +70,6 @@ def configuration(folder: Path, targets: Sequence[str], alertmanager: str = "") 
     return str(yaml.safe_dump(config, sort_keys=False))
 
 
-def get(url: str, **parameters: str) -> httpx.Response:
-    """Asked hundreds of times while something is waited for: no certificates are read for it."""
-    return httpx.get(url, params=parameters, trust_env=False, verify=False)
-
-
 class StackPrometheus(Prometheus):
     """The stack's Prometheus: what `configuration` says, run in the folder that it names."""
 
@@ -82,18 +77,13 @@ class StackPrometheus(Prometheus):
         self.folder = folder
         super().__init__(folder, config, free_port())
 
-    def query(self, expression: str) -> list[dict[str, object]]:
-        answer = get(self.url + "/api/v1/query", query=expression).json()
-        assert answer["status"] == "success", answer
-        return list(answer["data"]["result"])
-
     def labels(self, expression: str) -> list[dict[str, str]]:
         rows: list[Any] = list(self.query(expression))
         return [row["metric"] for row in rows]
 
     def error(self, expression: str) -> str:
         """Why it does not answer; empty when it does."""
-        return str(get(self.url + "/api/v1/query", query=expression).json().get("error", ""))
+        return str(get(self.url + "/api/v1/query", params={"query": expression}).json().get("error", ""))
 
 
 @contextmanager

@@ -14,10 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
-
 from cluster.control_plane import Client, ControlPlane, Json
-from running import Program, free_port, wait_until
+from running import Program, free_port, get, wait_until
 
 _ROW = re.compile(r'<th scope="row"[^>]* title="([^"]*)">(https?://[^<]+)</th>')
 PAGE = b"""\
@@ -180,7 +178,7 @@ class Agent:
         self.url = url
 
     def page(self) -> str:
-        return httpx.get(f"{self.url}/", trust_env=False, timeout=30).text
+        return get(f"{self.url}/", timeout=30).text
 
     def targets(self) -> dict[str, dict[str, str]]:
         """The labels of each target by its URL."""
@@ -190,10 +188,10 @@ class Agent:
         }
 
     def is_ready(self) -> bool:
-        return httpx.get(f"{self.url}/-/ready", trust_env=False, timeout=30).is_success
+        return get(f"{self.url}/-/ready", timeout=30).is_success
 
     def metrics(self) -> str:
-        return httpx.get(f"{self.url}/metrics", trust_env=False, timeout=30).text
+        return get(f"{self.url}/metrics", timeout=30).text
 
     def wait_targets(self, *hosts: str, patience: float = 60.0) -> dict[str, dict[str, str]]:
         """Wait for exactly these `HOST:PORT`s to be the targets."""

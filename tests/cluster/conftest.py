@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cluster import image
@@ -22,7 +21,7 @@ from cluster.ledger import Ledger, ledger
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
 from cluster.release import GPU_LABEL
-from running import Program, free_port, wait_until
+from running import victoria_metrics
 
 HERE = Path(__file__).parent
 PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
@@ -198,23 +197,7 @@ def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[str]:
-    """The URL of a VictoriaMetrics that shows what it has at once."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    program = Program(
-        [
-            *("victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", "-maxLabelsPerTimeseries=100"),
-            *(f"-storageDataPath={tmp_path / 'store'}", "-retentionPeriod=1", "-search.latencyOffset=0s"),
-        ]
-    )
-    wait_until(lambda: _answers(f"{url}/health"), "VictoriaMetrics")
-    yield url
-    program.stop()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, trust_env=False).is_success
-    except httpx.TransportError:
-        return False
+def store() -> Iterator[str]:
+    """The URL of a VictoriaMetrics."""
+    with victoria_metrics("-maxLabelsPerTimeseries=100") as url:
+        yield url

@@ -13,7 +13,7 @@ import httpx
 from cluster.control_plane import Client, ControlPlane, Json
 from cluster.helm import Helm
 from gpuledger.operator.kinds import CLAIM, KINDS, OURS
-from running import Program, free_port, wait_until
+from running import Program, free_port, get, wait_until
 
 NAMESPACE = "operated"
 WHATAP = "whatap-monitoring"
@@ -41,7 +41,7 @@ class RunningOperator:
         return self.program.process.pid
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", trust_env=False, timeout=30)
+        return get(f"{self.url}{path}", timeout=30)
 
     def value(self, series: str) -> float:
         """The value of a series that is told; 0 where it is not."""

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from cluster.control_plane import Json
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import free_port, wait_until
+from running import free_port, get, wait_until
 
 GPU_LABEL = {"nvidia.com/gpu.present": "true"}
 Row = tuple[dict[str, str], float]
@@ -63,7 +63,7 @@ class Page:
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=20, trust_env=False)
+        return get(f"{self.url}{path}", timeout=20)
 
     def rows(self, family: str, path: str = "/metrics") -> list[Row]:
         return rows(self.get(path).text, family)

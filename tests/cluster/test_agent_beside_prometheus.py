@@ -11,20 +11,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 from cluster.agents import APART, CUSTOM, WHATAP, Agents, Everywhere, Objects, endpoint, monitor
-from running import Program, free_port, gpuledger, wait_until
+from running import Program, free_port, get, gpuledger, wait_until
 
 # All that Prometheus tells of a target becomes a label of its series, and so does what we tell of it.
 TOLD = [{"regex": "__meta_kubernetes_(.+)", "action": "labelmap", "replacement": "k8s_$1"}]
 
 
 def series(store: str, agent: str) -> set[str]:
-    found = httpx.get(
-        f"{store}/api/v1/series", params={"match[]": f'{{agent="{agent}"}}'}, trust_env=False, timeout=30
-    ).json()["data"]
+    found = get(f"{store}/api/v1/series", params={"match[]": f'{{agent="{agent}"}}'}, timeout=30).json()[
+        "data"
+    ]
     return {
         json.dumps({name: value for name, value in row.items() if name not in APART}, sort_keys=True)
         for row in found

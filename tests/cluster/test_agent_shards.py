@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from signal import SIGTERM
 
-import httpx
 import pytest
 
 from cluster.agents import CUSTOM, Agent, Agents, Everywhere, Objects, endpoint, monitor
 from cluster.control_plane import Json
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.agent.scrape.timing import Beat
-from running import wait_until
+from running import get, wait_until
 
 PATH = "apis/apps/v1/namespaces/gpuledger/statefulsets"
 NAME = "gpuledger-agent"
@@ -82,7 +81,7 @@ class Phases:
 
 def scrapes(store: str, hosts: list[str]) -> dict[str, Counter[int]]:
     """By host how many samples of `up` the store has of each beat."""
-    answer = httpx.get(f"{store}/api/v1/export", params={"match[]": "up"}, trust_env=False, timeout=30)
+    answer = get(f"{store}/api/v1/export", params={"match[]": "up"}, timeout=30)
     found: dict[str, Counter[int]] = {host: Counter() for host in hosts}
     for line in answer.text.splitlines():
         told: Json = json.loads(line)

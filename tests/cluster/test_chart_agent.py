@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from operator import sub
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cluster.agents import Everywhere
@@ -19,7 +18,7 @@ from cluster.control_plane import ControlPlane, Json
 from cluster.helm import Helm
 from cluster.node import GPUS, Node
 from cluster.release import Driver, node_values
-from running import free_port, wait_until
+from running import free_port, get, wait_until
 
 IN = "agents"
 RELEASE = "fleet"
@@ -72,16 +71,16 @@ class Installed:
         wait_until(ready, f"{replicas} agents to be ready", 180)
 
     def page(self, place: str) -> str:
-        return httpx.get(f"http://{place}:{self.port}/", trust_env=False, timeout=30).text
+        return get(f"http://{place}:{self.port}/", timeout=30).text
 
     def values(self, query: str) -> list[tuple[Json, str]]:
-        answer = httpx.get(f"{self.store}/api/v1/query", params={"query": query}, trust_env=False, timeout=30)
+        answer = get(f"{self.store}/api/v1/query", params={"query": query}, timeout=30)
         return [(row["metric"], row["value"][1]) for row in answer.json()["data"]["result"]]
 
     def beats(self, since: float) -> dict[str, list[float]]:
         """When each target was scraped, from a moment on, in seconds and in order."""
         asked = {"match[]": "up", "start": str(since)}
-        answer = httpx.get(f"{self.store}/api/v1/export", params=asked, trust_env=False, timeout=30)
+        answer = get(f"{self.store}/api/v1/export", params=asked, timeout=30)
         told = [json.loads(line) for line in answer.text.splitlines()]
         return {one["metric"]["instance"]: sorted(at / 1000 for at in one["timestamps"]) for one in told}
 

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from cluster.agents import APART
 from cluster.control_plane import ControlPlane, Json
 from cluster.node import Node
 from cluster.operators import WHATAP, Installed, installed
-from running import Program, free_port, gpuledger, wait_until
+from running import Program, free_port, get, gpuledger, victoria_metrics, wait_until
 from unit.operator_support import SIMPLE
 
 EXPORTER = "whatap-node-agent"
@@ -29,28 +28,14 @@ FAMILY = "DCGM_FI_DEV_GPU_TEMP"
 class Store:
     """A VictoriaMetrics."""
 
-    def __init__(self, folder: Path) -> None:
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self.write = f"{self.url}/api/v1/write"
-        self.program = Program(
-            [
-                *("victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder}"),
-                *("-maxLabelsPerTimeseries=100", "-retentionPeriod=1", "-search.latencyOffset=0s"),
-            ]
-        )
-        wait_until(self._answers, "VictoriaMetrics")
-
-    def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/health", trust_env=False).is_success
-        except httpx.TransportError:
-            return False
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.write = f"{url}/api/v1/write"
 
     def series(self) -> set[str]:
         """Those that have not ended: the node tells other ones after a while, and one engine came later."""
         query = {"query": '{__name__!=""}'}
-        answer = httpx.get(f"{self.url}/api/v1/query", params=query, trust_env=False, timeout=30)
+        answer = get(f"{self.url}/api/v1/query", params=query, timeout=30)
         return {
             json.dumps({name: value for name, value in row.items() if name not in APART}, sort_keys=True)
             for row in (one["metric"] for one in answer.json()["data"]["result"])
@@ -60,11 +45,10 @@ class Store:
 
 
 @pytest.fixture(scope="module")
-def stores(folder: Path) -> Iterator[tuple[Store, Store]]:
-    made = (Store(folder / "store-agent"), Store(folder / "store-other"))
-    yield made
-    for store in made:
-        store.program.stop()
+def stores() -> Iterator[tuple[Store, Store]]:
+    flag = "-maxLabelsPerTimeseries=100"
+    with victoria_metrics(flag) as one, victoria_metrics(flag) as other:
+        yield Store(one), Store(other)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from gpuledger.agent.scrape.labelling import Labelling
 from gpuledger.agent.scrape.lines import format_of
 from gpuledger.agent.scrape.pages import Pages
-from running import Program, free_port, gpuledger, serving, wait_until
+from running import Program, free_port, get, gpuledger, serving, wait_until
 
 
 def write(file: Path, *addresses: str, key: str = "targetName") -> None:
@@ -59,7 +59,7 @@ def agent(file: Path, tmp_path: Path) -> Iterator[tuple[Program, str]]:
 
 
 def metrics(url: str) -> str:
-    return httpx.get(f"{url}/metrics", trust_env=False).text
+    return get(f"{url}/metrics").text
 
 
 def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
@@ -71,12 +71,12 @@ def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
     program.wait_line(r"targetNam'; did you mean")
     assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
     assert 'agent_targets{group="t0",state="down"} 1' in metrics(url)
-    assert "cannot be used" in httpx.get(url, trust_env=False).text
+    assert "cannot be used" in get(url).text
     with serving("--source", "simulator") as node:
         write(file, "127.0.0.1:1", f"127.0.0.1:{node.port}")
         wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")
     assert "\ngpuledger_agent_config_last_reload_success 1\n" in metrics(url)
-    assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+    assert get(f"{url}/-/ready").status_code == 200
 
 
 def test_a_pipe_in_the_files_place_does_not_stop_the_agent(agent: tuple[Program, str], file: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_pipe_in_the_files_place_does_not_stop_the_agent(agent: tuple[Program,
     file.unlink()
     mkfifo(file)
     program.wait_line("is no file that can be read again; the configuration of before stays in force")
-    assert httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200
+    assert get(f"{url}/-/ready").status_code == 200
 
 
 def test_a_file_that_wants_a_cluster_where_there_is_none_is_refused_also_later(
@@ -160,7 +160,7 @@ def test_a_real_node_exporters_page_is_read_whole_time_after_time() -> None:
 
     def answer() -> httpx.Response | None:
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=20)
+            return get(f"http://127.0.0.1:{port}/metrics", timeout=20)
         except httpx.TransportError:
             return None
 

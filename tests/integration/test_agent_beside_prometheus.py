@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
 from certificates import Certificates
-from running import Program, free_port, wait_until
+from running import Program, free_port, get, victoria_metrics, wait_until
 from scripted_target import OPEN, Answer, scripted
 
 OURS, THEIRS = "gpuledger", "Prometheus"
@@ -214,10 +213,9 @@ class Stored:
         self._url = url
 
     def of(self, agent: str) -> dict[str, list[float | None]]:
-        answer = httpx.get(
+        answer = get(
             f"{self._url}/api/v1/export",
             params={"match[]": f'{{agent="{agent}"}}'},
-            trust_env=False,
             timeout=30,
         )
         rows: dict[str, list[tuple[int, float | None]]] = defaultdict(list)
@@ -236,28 +234,9 @@ class Stored:
 
 
 @pytest.fixture(scope="module")
-def victoria(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    program = Program(
-        [
-            "victoria-metrics",
-            f"-httpListenAddr=127.0.0.1:{port}",
-            f"-storageDataPath={tmp_path_factory.mktemp('victoria')}",
-            "-retentionPeriod=1",
-            "-search.latencyOffset=0s",
-        ]
-    )
-
-    def answers() -> bool:
-        try:
-            return httpx.get(f"{url}/health", trust_env=False).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    wait_until(answers, "VictoriaMetrics")
-    yield url
-    program.stop()
+def victoria() -> Iterator[str]:
+    with victoria_metrics() as url:
+        yield url
 
 
 def test_the_same_series_and_values_reach_the_same_store(victoria: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from gpuledger.web.api.endpoints import ENDPOINTS
-from running import Server, serving, wait_until
+from running import Server, get, serving, wait_until
 
 # One process starts what these are about.
 pytestmark = pytest.mark.xdist_group("api")
@@ -71,14 +71,14 @@ def test_every_answer_is_as_described_whatever_is_asked(
     ask()
 
 
-def get(server: Server, path: str, **parameters: Any) -> Any:
-    answer = httpx.get(server.url + API + path, params=parameters, timeout=20, trust_env=False)
+def asked(server: Server, path: str, **parameters: Any) -> Any:
+    answer = get(server.url + API + path, params=parameters, timeout=20)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def test_each_process_of_the_metrics_is_in_the_snapshot(server: Server) -> None:
-    told = get(server, "snapshot")
+    told = asked(server, "snapshot")
     assert told["source"]["simulated"] is True
     assert {one["state"] for one in told["devices"]} <= {"active", "held", "idle", "unknown", None}
     pids = set(re.findall(r'^gpuledger_process_info\{.*?pid="(\d+)"', server.wait_ticks(), re.MULTILINE))
@@ -87,7 +87,7 @@ def test_each_process_of_the_metrics_is_in_the_snapshot(server: Server) -> None:
 
 def test_watts_and_joules_come_within_seconds_and_not_after_the_zero_hold(server: Server) -> None:
     def booked() -> list[Any]:
-        told = get(server, "snapshot")["processes"]
+        told = asked(server, "snapshot")["processes"]
         return [one for one in told if one["joules"] and one["power_watts"]]
 
     found = wait_until(booked, "processes with joules", patience=15)
@@ -96,8 +96,8 @@ def test_watts_and_joules_come_within_seconds_and_not_after_the_zero_hold(server
 
 def test_sessions_and_energy_are_of_the_same_books(server: Server) -> None:
     server.wait_ticks(5)
-    sessions = get(server, "sessions", limit=1000)
-    energy = get(server, "energy", by="gpu", since=0)
+    sessions = asked(server, "sessions", limit=1000)
+    energy = asked(server, "energy", by="gpu", since=0)
     assert sessions["from_books"] is energy["from_books"] is True
     assert {one["uuid"] for one in sessions["sessions"]} <= {one["uuid"] for one in energy["gpus"]}
     parts = sum(round(one["joules"] * 1000) for one in (*energy["rows"], *energy["own"]))
@@ -150,4 +150,4 @@ def test_who_may_not_see_the_metrics_sees_nothing_here(tmp_path: Path) -> None:
         paths = [API + one.name for one in ENDPOINTS]
         assert {server.get(path).status_code for path in paths} == {401}
         url = server.url + API + "events?limit=1"
-        assert httpx.get(url, auth=("ada", "secret"), timeout=20, trust_env=False).status_code == 200
+        assert get(url, auth=("ada", "secret"), timeout=20).status_code == 200

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gpuledger import __version__
-from running import Program
+from running import Program, get
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("archive")
@@ -71,7 +70,7 @@ def test_it_says_its_version_and_leaves_nothing_where_it_was_called(
 
 def test_it_serves(served: Program) -> None:
     port = served.wait_line(r"listening on \S+ port (\d+)")[1]
-    page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=20, trust_env=False).text
+    page = get(f"http://127.0.0.1:{port}/metrics", timeout=20).text
     assert "\nmy_gpu_process_energy_joules{" in page
 
 

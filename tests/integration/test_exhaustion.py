@@ -14,7 +14,7 @@ import pytest
 
 from books_helpers import assert_books_balance
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import Server, serving, wait_until
+from running import Server, get, serving, wait_until
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_no_descriptor_is_left(server: Server) -> None:
         in_use = sum(1 for _ in Path(f"/proc/{server.process.pid}/fd").iterdir())
         with limited(server, resource.RLIMIT_NOFILE, in_use):
             with pytest.raises(httpx.HTTPError):
-                httpx.get(server.url + "/metrics", timeout=1, trust_env=False)
+                get(server.url + "/metrics", timeout=1)
             server.wait_line("Too many open files")
             page = open_before.get("/metrics/native").text
             wait_until(

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from browser import PHONE, Look, looking
-from running import Server, serving
+from running import Server, get, serving
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -313,7 +312,7 @@ def test_every_link_leads_somewhere(look: Look, server: Server) -> None:
     links = look("footer a").all()
     assert len(links) > 8
     for link in links:
-        answer = httpx.get(f"{server.url}/{link.get_attribute('href')}", timeout=20, trust_env=False)
+        answer = get(f"{server.url}/{link.get_attribute('href')}", timeout=20)
         assert answer.status_code == 200, link.get_attribute("href")
 
 

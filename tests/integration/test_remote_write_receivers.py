@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gpuledger.exposition.remote_write import (
@@ -22,7 +20,8 @@ from gpuledger.exposition.remote_write import (
 )
 from gpuledger.outputs.remote_write.block import Block
 from gpuledger.outputs.remote_write.settings import QueueConfig
-from running import Program, free_port, wait_until
+from running import get, victoria_metrics, wait_until
+from running import prometheus as started
 from write_helpers import EAGER, sending, settings, until
 
 TARGETS, NUMBERS = 5, 40
@@ -30,54 +29,14 @@ TARGETS, NUMBERS = 5, 40
 
 @pytest.fixture(scope="module")
 def prometheus() -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "prometheus.yml")
-        config.write_text("global: {scrape_interval: 1m}\n")
-        program = Program(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{port}",
-                "--web.enable-remote-write-receiver",
-            ]
-        )
-        try:
-            wait_until(lambda: answers(program, url + "/-/ready"), "Prometheus to be ready")
-            yield url
-        finally:
-            program.stop()
+    with started("global: {scrape_interval: 1m}", "--web.enable-remote-write-receiver") as real:
+        yield real.url
 
 
 @pytest.fixture(scope="module")
 def victoria() -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as folder:
-        program = Program(
-            [
-                "victoria-metrics",
-                f"-httpListenAddr=127.0.0.1:{port}",
-                f"-storageDataPath={folder}",
-                "-retentionPeriod=1",
-                "-search.latencyOffset=0s",
-            ]
-        )
-        try:
-            wait_until(lambda: answers(program, url + "/health"), "VictoriaMetrics to be ready")
-            yield url
-        finally:
-            program.stop()
-
-
-def answers(program: Program, url: str) -> bool:
-    assert program.process.poll() is None, "\n".join(program.lines)
-    try:
-        return httpx.get(url, trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
+    with victoria_metrics() as url:
+        yield url
 
 
 def scrape(target: int, number: int, moment: int) -> Block:
@@ -129,9 +88,7 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
     send(tmp_path, prometheus + "/api/v1/write", moments, config)
 
     def samples(name: str) -> dict[str, list[tuple[int, float]]]:
-        answer = httpx.get(
-            prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}, trust_env=False
-        ).json()
+        answer = get(prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}).json()
         return {
             one["metric"]["instance"]: [
                 (round(at * 1000), float(value)) for at, value in one["values"] if round(at * 1000) in moments
@@ -153,7 +110,7 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
 
 def instant(url: str, query: str, moment: int) -> int:
     form = {"query": query, "time": f"{moment / 1000:.3f}"}
-    answer = httpx.get(url + "/api/v1/query", params=form, trust_env=False).json()
+    answer = get(url + "/api/v1/query", params=form).json()
     return len(answer["data"]["result"])
 
 
@@ -163,7 +120,7 @@ def test_victoriametrics_has_every_sample_as_it_was(tmp_path: Path, victoria: st
 
     def exported() -> dict[tuple[str, str], dict[int, float]]:
         form = {"match[]": '{job="gpu"}', "reduce_mem_usage": "1"}
-        text = httpx.get(victoria + "/api/v1/export", params=form, trust_env=False).text
+        text = get(victoria + "/api/v1/export", params=form).text
         found = {}
         for line in text.splitlines():
             one = json.loads(line)

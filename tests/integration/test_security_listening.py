@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from running import Program, free_port, gpuledger, serving, wait_until
+from running import Program, free_port, get, gpuledger, serving, wait_until
 from sockets import listening, named_sockets
 
 AGENT = "remote_write: [{url: 'http://127.0.0.1:1/write', name: nobody}]\n"
@@ -42,7 +42,7 @@ def test_serve_listens_where_it_is_told_and_nowhere_else(tmp_path: Path) -> None
         url = f"http://127.0.0.1:{ports[0]}"
         # Whatever begins to work when it is first asked for.
         for path in ("/", "/metrics", "/api/v1/health", "/api/v1/energy", "/api/v1/sessions"):
-            httpx.get(url + path, trust_env=False, timeout=30)
+            get(url + path, timeout=30)
         assert listening(serve.process.pid) == {f"tcp 127.0.0.1:{ports[0]}", f"tcp 127.0.0.2:{ports[1]}"}
         assert named_sockets(serve.process.pid) == {str(door)}
 
@@ -76,13 +76,13 @@ def test_the_agent_listens_on_its_own_port_alone(tmp_path: Path) -> None:
 def test_the_operator_listens_on_its_own_port_alone() -> None:
     port = free_port()
     with program(*OPERATOR, "--listen-address", f"127.0.0.1:{port}", until="listening on") as operator:
-        assert httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=30).status_code == 200
+        assert get(f"http://127.0.0.1:{port}/metrics", timeout=30).status_code == 200
         assert listening(operator.process.pid) == {f"tcp 127.0.0.1:{port}"}
         assert named_sockets(operator.process.pid) == set()
 
 
 def statuses(url: str, *hosts: str) -> list[int]:
-    return [httpx.get(url, headers={"Host": host}, trust_env=False, timeout=30).status_code for host in hosts]
+    return [get(url, headers={"Host": host}, timeout=30).status_code for host in hosts]
 
 
 def test_on_a_loopback_address_no_page_of_somebody_elses_reads_it_through_a_browser(tmp_path: Path) -> None:
@@ -150,11 +150,11 @@ def test_the_operator_keeps_the_same_limits_and_names() -> None:
         url = f"http://127.0.0.1:{port}"
         assert statuses(f"{url}/metrics", "operator.lab", "other.lab") == [200, 421]
         many = {f"x-{number}": "y" for number in range(9)}
-        assert httpx.get(f"{url}/metrics", headers=many, trust_env=False, timeout=30).status_code == 431
+        assert get(f"{url}/metrics", headers=many, timeout=30).status_code == 431
         with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
 
             def status(path: str) -> int:
-                return httpx.get(url + path, trust_env=False, timeout=30).status_code
+                return get(url + path, timeout=30).status_code
 
             wait_until(lambda: status("/metrics") == 503, "the limit of connections")
             assert (status("/-/healthy"), status("/-/ready")) == (200, 200)

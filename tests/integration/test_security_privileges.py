@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import httpx
 import pytest
 
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from ordinary import UID, environment, ordinary
-from running import PATIENCE, Program, gpuledger, serving, wait_until
+from running import PATIENCE, Program, get, gpuledger, serving, wait_until
 from scripted_target import Answer, scripted
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which root alone can")
@@ -73,7 +72,7 @@ def asked(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def page(url: str, path: str) -> str:
-    return httpx.get(url + path, trust_env=False, timeout=20).text
+    return get(url + path, timeout=20).text
 
 
 def told(url: str, series: str) -> str:

@@ -10,12 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import httpx
 import psutil
 import pytest
 import yaml
 
-from running import Program, gpuledger, serving, wait_until
+from running import Program, get, gpuledger, serving, wait_until
 
 SECRET = "hunter2-x7Qp"
 # As it would be seen on the wire, and so in a careless log.
@@ -164,12 +163,10 @@ def test_an_agent_that_is_refused_everywhere_says_so_without_what_it_showed(tmp_
         port = program.wait_line(r"listening on .* port (\d+)")[1]
         url = f"http://127.0.0.1:{port}"
         try:
-            wait_until(
-                lambda: 'state="down"} 12' in httpx.get(f"{url}/metrics", trust_env=False).text, "scrapes"
-            )
+            wait_until(lambda: 'state="down"} 12' in get(f"{url}/metrics").text, "scrapes")
             for name in ("url", "basic", "bearer", "file", "header"):
                 program.wait_line(rf"receiver {name}\b.*400|{name}\b.*400")
-            pages = [httpx.get(url + path, trust_env=False).text for path in ("/", "/metrics", "/none")]
+            pages = [get(url + path).text for path in ("/", "/metrics", "/none")]
             arguments = arguments_of(program)
         finally:
             program.stop()

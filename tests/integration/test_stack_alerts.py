@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from running import PATIENCE, serving, wait_until
+from running import PATIENCE, get, serving, wait_until
 from stack import (
     COMPOSE,
     DEPLOY,
@@ -20,7 +20,6 @@ from stack import (
     StackPrometheus,
     alertmanager,
     alerts,
-    get,
     watching,
 )
 

@@ -15,8 +15,8 @@ import yaml
 
 from gpuledger import __version__
 from gpuledger.dialects.dcgm.collectors import DEFAULT
-from running import PATIENCE, Program, gpuledger, serving, wait_until
-from stack import COLLECTORS, COMPOSE, DEPLOY, EXPORTER, SETTINGS, compose, get
+from running import PATIENCE, Program, get, gpuledger, serving, wait_until
+from stack import COLLECTORS, COMPOSE, DEPLOY, EXPORTER, SETTINGS, compose
 
 BASE = "docker-compose.yaml"
 OVERRIDES = sorted(file.name for file in COMPOSE.glob("*.yaml") if file.name != BASE)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from certificates import Certificates
-from running import Server, gpuledger, prometheus, serving, wait_until
+from running import Server, get, gpuledger, prometheus, serving, wait_until
 
 CONFIG = """\
 tls_server_config:
@@ -78,7 +78,7 @@ def test_a_real_prometheus_scrapes_with_tls_and_password_and_fails_without(
             wait_until(lambda: len(real.query("up")) == len(jobs), "every job to be scraped")
             real.wait_query("gpu_total_processes{job='right'}")
             assert {str(one["metric"]["job"]) for one in real.query("up == 1")} == {"right"}  # type: ignore[index]
-            reasons = httpx.get(f"{real.url}/api/v1/targets", trust_env=False).json()["data"]["activeTargets"]
+            reasons = get(f"{real.url}/api/v1/targets").json()["data"]["activeTargets"]
             told = {target["labels"]["job"]: target["lastError"] for target in reasons}
     assert told["right"] == ""
     for name in ("wrong", "nobody", "without"):

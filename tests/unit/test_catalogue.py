@@ -10,9 +10,10 @@ import pytest
 
 from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import main
-from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_specs
+from gpuledger.model.errors import UsageError
 from gpuledger.model.family import FamilySpec
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.operator.families import SPECS as OPERATOR
@@ -33,6 +34,12 @@ def test_names_of_our_own_follow_the_conventions(spec: FamilySpec) -> None:
     assert spec.help.endswith(".")
     overwritten = {"instance", "job", "__name__"} & set(spec.labels)
     assert not overwritten, "honor_labels would lose the scrape target"
+
+
+def test_dialects_are_taken_by_name_each_once_and_a_slip_is_told_the_nearest() -> None:
+    assert known(["native", "smi", "native"], EVERY) == ("native", "smi")
+    with pytest.raises(UsageError, match=r"unknown dialect 'natve'.*native"):
+        known(["natve"], EVERY)
 
 
 def test_docs_are_made_from_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ def parts(tick: object) -> Parts:
 
 
 def test_a_reading_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_PATIENCE", 0.01)
+    monkeypatch.setattr(collect, "PATIENCE", 0.01)
     released = threading.Event()
     try:
         with pytest.raises(SourceUnavailable, match=r"no reading for 0\.01 s: nvml does not answer"):

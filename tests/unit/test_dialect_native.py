@@ -13,6 +13,7 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.page import CollectorHealth, Health, MapHealth, PauseHealth, ReloadHealth
+from gpuledger.model.process import Usage
 from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import Snapshot, XidEvent
 from gpuledger.model.workload import Allocation, Workload
@@ -114,6 +115,18 @@ def test_a_process_is_told_with_its_owner_on_the_info_series_alone() -> None:
     assert row[:5] == ("GPU-0", "", "7", "python3", "C")
     assert row[5:9] == ("pod", "ml", "train-0", "c")
     assert families["process_memory_bytes"] == {("GPU-0", "", "7"): 2 * GIB}
+
+
+def test_each_engine_of_a_process_is_told_by_its_name_and_what_is_not_known_is_not() -> None:
+    card = gpu(0)
+    usage = Usage(encoder=0.1, decoder=0.2, jpeg=0.3, ofa=None)
+    families = told(snapshot(reading(card, replace(process(card, 7), usage=usage))))
+    who = ("GPU-0", "", "7")
+    assert families["process_engine_utilization_ratio"] == {
+        (*who, "encoder"): 0.1,
+        (*who, "decoder"): 0.2,
+        (*who, "jpeg"): 0.3,
+    }
 
 
 def test_kinds_of_processes_are_counted_apart() -> None:

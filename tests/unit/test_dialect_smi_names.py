@@ -45,6 +45,7 @@ def value(header: str, cell: str) -> float | None:
         # What the driver calls it is what it is called: both names are on the dashboards.
         ("clocks_throttle_reasons.active", "clocks_throttle_reasons_active"),
         ("clocks_event_reasons.active", "clocks_event_reasons_active"),
+        ("gpu-part:number", "gpu_part_number"),
     ],
 )
 def test_the_name_is_the_header_with_its_unit_spelled_out(header: str, name: str) -> None:

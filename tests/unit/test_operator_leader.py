@@ -167,3 +167,47 @@ def test_who_cannot_renew_gives_up_before_another_may_act() -> None:
         assert not first.leads
 
     asyncio.run(run())
+
+
+def test_who_took_long_to_begin_does_not_act_on_a_lease_that_has_run_out_meanwhile() -> None:
+    async def run() -> None:
+        server, clock = MemoryApi(), Clock()
+        first, second = leader(server, "first", clock), leader(server, "second")
+        await first.acquire()
+        # The API server was asked for definitions, and slow.
+        clock.now += SECONDS
+        assert not await looks(second, 1)
+        assert await looks(second, 40)
+        await asyncio.wait_for(first.keep(), 5)
+        assert not first.leads
+
+    asyncio.run(run())
+
+
+def test_who_renews_in_time_goes_on() -> None:
+    class Counting(MemoryApi):
+        renewals = 0
+
+        def _put(self, question: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+            self.renewals += 1
+            return super()._put(question, body)
+
+    class Stopped(Clock):
+        """However slow this machine is, it is in time."""
+
+        def elapsed(self) -> float:
+            return self.now
+
+    async def run() -> None:
+        server = Counting()
+        first = Leader(Api(server), "n", "operator", "first", 0.25, Stopped())
+        await first.acquire()
+        keeping = asyncio.create_task(first.keep())
+        while server.renewals < 6:
+            await asyncio.wait((keeping,), timeout=0.01)
+            assert not keeping.done()
+        assert first.leads
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(run())

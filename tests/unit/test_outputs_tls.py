@@ -237,7 +237,11 @@ def test_a_client_that_stops_after_its_hello_is_closed_too(file):
     assert serve_under(file, scenario, limits=Limits(request_seconds=0.1)) == (b"\x16", 0)
 
 
-@pytest.mark.parametrize("junk", [b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", b"\x16\x03\x01\x00\x00" * 7000])
+@pytest.mark.parametrize(
+    "junk",
+    [b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", b"\x16\x03\x01\x00\x00" * 7000],
+    ids=["no hello", "empty records"],
+)
 def test_junk_instead_of_a_handshake_is_closed_said_once_and_the_server_goes_on(
     file, certificates, junk, caplog
 ):

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import h11
 import pytest
 import yaml
 
@@ -21,6 +22,7 @@ from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.api import ApiClient, Interrupted, Unreachable
 from gpuledger.workloads.pods.cluster import find_access
 from gpuledger.workloads.pods.kubeconfig import read_kubeconfig
+from gpuledger.workloads.pods.refusals import refused
 from gpuledger.workloads.pods.settings import KubernetesSettings
 
 CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
@@ -92,6 +94,35 @@ def test_a_token_that_is_none_is_told_with_its_file(tmp_path: Path, content: Any
     with pytest.raises(GpuledgerError, match=words) as told:
         Access("https://x", token_file=token).read_token()
     assert str(token) in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (b'{"message": "etcd is\\naway"}', "500 from https://x:443: etcd is away; it is tried again"),
+        (b"{}", "500 from https://x:443; it is tried again"),
+        (b"<html>", "500 from https://x:443; it is tried again"),
+    ],
+)
+def test_a_refusal_is_in_the_servers_words_where_it_has_any(message: bytes, line: str) -> None:
+    response = h11.Response(status_code=500, headers=[("Retry-After", "7")])
+    told = refused(Access("https://x:443"), "/api/v1/pods", response, message)
+    assert (str(told), told.retry_after) == (line, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("access", "whose"),
+    [
+        (Access("https://x", token_file=Path("/t")), "the token of /t"),
+        (Access("https://x", token="t"), "the token of the kubeconfig"),
+        (Access("https://x", certificate_data="c"), "the client certificate of the kubeconfig"),
+        (Access("https://x"), "a request without a token (--kubernetes-token-file names one)"),
+    ],
+    ids=["token file", "token", "certificate", "nothing"],
+)
+def test_who_is_not_accepted_is_told_what_was_shown(access: Access, whose: str) -> None:
+    told = refused(access, "/", h11.Response(status_code=401, headers=[]), b"")
+    assert str(told) == f"401 from https://x: {whose} is not accepted; give it one that is valid"
 
 
 def test_secrets_are_not_shown() -> None:
@@ -282,6 +313,15 @@ def test_a_certificate_of_another_authority_is_not_believed(authority: Authority
         pytest.raises(Unreachable, match=r"is not believed .*--kubernetes-ca-file"),
     ):
         ask(Access(url, ca_file=other.path("ca.pem")))
+
+
+def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    for content, why in ((None, "No such file or directory"), ("no PEM", "it is not PEM")):
+        if content is not None:
+            ca.write_text(content)
+        with pytest.raises(GpuledgerError, match=rf"{ca} cannot be read .{why}.*--kubernetes-ca-file"):
+            ask(Access("https://127.0.0.1:1", ca_file=ca))
 
 
 def test_a_certificate_for_another_name_is_not_believed(authority: Authority) -> None:

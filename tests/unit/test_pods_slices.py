@@ -82,6 +82,19 @@ def test_a_mig_instance_tells_its_parent_and_its_own_uuid_where_it_has_one(serve
     assert len(slices) == 2
 
 
+def test_a_long_list_comes_in_pages_all_of_this_node(server: ApiServer) -> None:
+    pages = [
+        {"metadata": meta, "items": [a_slice(device(name, uuid=uuid))]}
+        for meta, name, uuid in (({"continue": "more"}, "gpu-0", GPU), ({}, "gpu-1", "GPU-1"))
+    ]
+    server.others[GROUP] = versions("v1")
+    server.others[f"{GROUP}/v1/resourceslices"] = lambda talk: body(json.dumps(pages.pop(0)).encode())(talk)
+    assert set(read(server).uuids.values()) == {GPU, "GPU-1"}
+    asked = [one.query for one in server.asked if one.path.endswith("resourceslices")]
+    assert [query["fieldSelector"] for query in asked] == ["spec.nodeName=node-1"] * 2
+    assert [query.get("continue") for query in asked] == [None, "more"]
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_a_pool_only_the_newest_generation_counts(server: ApiServer, order: int) -> None:
     old = a_slice(device("gpu-0", uuid="GPU-old"), device("gpu-9", uuid="GPU-gone"), generation=1)

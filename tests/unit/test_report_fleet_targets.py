@@ -10,6 +10,7 @@ from gpuledger.ledger.report.fleet.ranges import RESIDENT
 from unit.fleet_support import (
     BEGIN,
     DAY,
+    HOUR,
     Books,
     Told,
     device,
@@ -95,6 +96,19 @@ def test_where_no_limit_is_told_what_began_anew_has_twice_the_mean_power_at_most
     (line,) = books.report().lines
     most = 190_000_000 if doubted else 100_000_000
     assert line.millijoules + (line.bound or 0) == pytest.approx(most)
+
+
+def test_a_gpu_of_which_no_power_is_known_is_not_taken_for_one_that_began_anew() -> None:
+    """However little its second target tells at first, it goes on where the first one was."""
+    again = {"job": "second"}
+    books = Books(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 10)]))
+    devices: Told = [(device("GPU-0"), 10, 1010), ({**device("GPU-0"), **again}, 50, 900)]
+    counts = [(labels, seconds / 15) for (labels, *_), seconds in zip(devices, (DAY, HOUR), strict=True)]
+    told = part(BEGIN, BEGIN + DAY, devices, counts=counts)
+    books.fleet.add(replace(told, devices={**told.devices, "alive": [(device("GPU-0"), 10)]}))
+    found = books.report()
+    assert not any("unclear" in note for note in found.notes)
+    assert found.gpus[0].millijoules == 1_000_000
 
 
 def test_targets_that_are_there_at_the_same_time_leave_no_doubt() -> None:

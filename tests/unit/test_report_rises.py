@@ -260,3 +260,15 @@ def test_of_two_targets_the_truth_lies_within_the_stated_error(
 
 def test_a_label_that_is_not_there_is_an_empty_name() -> None:
     assert Scrapes().own({"uuid": "GPU-0"}, ("uuid", "pod", "job")) == ("GPU-0", "", "")
+
+
+@pytest.mark.parametrize(("resets", "highest"), [(1, 150.0), (0, 0.0)])
+def test_samples_that_arrive_between_two_queries_make_no_window_that_cannot_be(
+    resets: int, highest: float
+) -> None:
+    """The last value is asked for after the highest one; where nothing fell, nobody needs that."""
+    labels = {"uuid": "GPU-0", "job": "a", "instance": "a:9400"}
+    told = {"last": 150.0, "least": 160.0, "resets": resets, "highest": 140.0 if resets else 0.0}
+    answers = {word: [(labels, value)] for word, value in told.items()}
+    ((window,),) = ([*one.values()] for one in Scrapes().windows(answers, ("uuid",)).values())
+    assert (window.last, window.least, window.highest) == (150.0, 150.0, highest)

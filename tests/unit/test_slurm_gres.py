@@ -131,3 +131,10 @@ def test_device_files_are_gpus_and_instances(
     names: list[str], caps: Caps, found: tuple[DeviceRef, ...]
 ) -> None:
     assert refs_of_files(names, caps) == found
+
+
+def test_beyond_eight_lists_in_one_name_the_rest_stays_as_it_is_written() -> None:
+    """No machine has such names, and there is no end to how deep a file may go."""
+    assert expand("gpu" + "[1]" * 8) == ["gpu11111111"]
+    assert expand("gpu" + "[1]" * 9) == ["gpu11111111[1]"]
+    assert expand("gpu" + "[1]" * 2000) == [], "that is longer than any name"

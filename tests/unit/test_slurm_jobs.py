@@ -12,7 +12,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.environment import job_in_title, parse_environment
 from gpuledger.workloads.slurm.job import SlurmJob, SlurmJobs
-from gpuledger.workloads.slurm.tree import find_jobs
+from gpuledger.workloads.slurm.tree import find_jobs, has_slurm
 from slurm_tree import GPU_A, GPU_B, SCOPE, SLUID, Machine
 
 
@@ -67,6 +67,21 @@ def test_a_job_is_found_wherever_slurm_puts_it(machine: Machine, path: str) -> N
 def test_what_only_looks_like_a_job_is_none(machine: Machine, path: str) -> None:
     machine.folder(path, 100)
     assert len(machine.read()) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        (SCOPE, True),
+        ("devices/slurm", True),
+        ("devices/slurm_gpu01", True),
+        ("devices/slurmrestd.service", False),
+        ("system.slice/slurmd.service", False),
+    ],
+)
+def test_slurm_is_there_before_its_first_job(machine: Machine, path: str, there: bool) -> None:
+    machine.folder(path)
+    assert has_slurm(machine.cgroup) is there
 
 
 def test_a_cgroup_with_no_process_anywhere_below_is_stale(machine: Machine) -> None:

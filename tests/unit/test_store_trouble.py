@@ -316,6 +316,25 @@ def test_a_disk_that_is_full_for_long_costs_detail_and_some_sessions_but_no_memo
     assert_books_balance(run.store.file)
 
 
+def test_a_gpu_that_is_quiet_while_others_fill_the_memory_is_booked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its span is old and still open when the spans are folded."""
+    monkeypatch.setattr(journal, "_MOST_SPANS", 20)
+    run, quiet = Run(tmp_path), gpu(1)
+    guest = process(quiet, 7)
+    post(run, 20)
+    fill(run)
+    for number in range(60):
+        here = [*crowd(number), *([guest] if number in (8, 9) else [])]
+        run.tick({A: (20 + number) * 100 * J, quiet: number * 100 * J}, here)  # type: ignore[arg-type]
+    assert run.store._connection is not None
+    run.store._connection.execute("PRAGMA max_page_count = 100000").fetchall()
+    run.clock.advance(60)
+    assert run.tick({A: 90 * 100 * J, quiet: 60 * 100 * J}).parts[0].success
+    assert_books_balance(run.store.file)
+
+
 def test_what_was_exported_beyond_a_full_disk_begins_at_zero_after_a_crash(tmp_path: Path) -> None:
     """It would else step back to what had been stored."""
     run = Run(tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from gpuledger.workloads.slurm.job import NO_JOBS
 from gpuledger.workloads.slurm.open import open_slurm
 from gpuledger.workloads.slurm.settings import SlurmSettings
 from running import wait_until
+from slurm_tree import Machine as SlurmMachine
 
 CARD = gpu(0, minor=3)
 UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
@@ -33,17 +36,30 @@ def opened(
     *,
     kubernetes: KubernetesSettings | None = None,
     jobs: Path | None = None,
+    slurm: SlurmSettings | None = None,
+    procfs: str = "/proc",
     clock: FakeClock | None = None,
 ) -> Maps:
     settings = MapSettings(
         kubernetes or KubernetesSettings(enabled="false"),
         PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "checkpoint")),
-        SlurmSettings(enabled="false"),
+        slurm or SlurmSettings(enabled="false"),
         JobMapSettings(directory=str(jobs or "")),
         ContainerSettings(docker_socket="", podman_socket=""),
     )
-    machine = Machine("/proc", str(tmp_path / "sys"), str)
+    machine = Machine(procfs, str(tmp_path / "sys"), str)
     return open_maps(settings, machine, {}, clock or FakeClock())
+
+
+@contextmanager
+def started(maps: Maps) -> Iterator[None]:
+    """While it lasts, the maps are kept; each was read once."""
+    maps.start()
+    try:
+        maps.wait(10)
+        yield
+    finally:
+        maps.stop()
 
 
 def test_a_machine_of_nobody_has_no_maps(tmp_path: Path) -> None:
@@ -86,13 +102,20 @@ def test_files_of_a_prolog_hand_out_devices_by_minor(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "3").write_text("815\n")
     maps = opened(tmp_path, jobs=folder)
-    maps.start()
-    try:
-        maps.wait(10)
+    with started(maps):
         (handed,) = maps.allocations((CARD,))
-    finally:
-        maps.stop()
     assert (handed.device, handed.workload.job, handed.found_by) == (CARD, "815", "job_map")
+
+
+def test_a_job_of_slurm_has_the_devices_that_its_processes_were_given(tmp_path: Path) -> None:
+    machine = SlurmMachine(tmp_path)
+    machine.job("815", SLURM_JOB_ID="815", SLURM_JOB_GPUS="0", SLURM_STEP_GPUS="0")
+    machine.gres_conf.write_text("Name=gpu File=/dev/nvidia3\n")
+    slurm = SlurmSettings(enabled="true", cgroup_root=str(machine.cgroup), gres_conf=str(machine.gres_conf))
+    maps = opened(tmp_path, slurm=slurm, procfs=str(machine.proc))
+    with started(maps):
+        (handed,) = maps.allocations((CARD,))
+    assert (handed.device, handed.workload.job, handed.workload.kind) == (CARD, "815", "slurm")
 
 
 def test_a_pod_that_nobody_names_holds_its_device_until_its_cgroup_has_gone(tmp_path: Path) -> None:
@@ -107,9 +130,7 @@ def test_a_pod_that_nobody_names_holds_its_device_until_its_cgroup_has_gone(tmp_
     cgroup.mkdir(parents=True)
     clock = FakeClock()
     maps = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="none"), clock=clock)
-    maps.start()
-    try:
-        maps.wait(10)
+    with started(maps):
         assert [one.workload.pod_uid for one in maps.allocations((CARD,))] == [UID]
         cgroup.rmdir()
 
@@ -119,8 +140,6 @@ def test_a_pod_that_nobody_names_holds_its_device_until_its_cgroup_has_gone(tmp_
             return not maps.allocations((CARD,))
 
         wait_until(gone, "the end of the allocation")
-    finally:
-        maps.stop()
 
 
 def test_two_words_on_one_job_are_one_allocation_and_two_pods_are_two() -> None:

@@ -6,19 +6,16 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from os import environ
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.command import begin
 from gpuledger.cli.logs import quiet_node, set_up, warn_if_simulated
-from gpuledger.cli.main import no_words
-from gpuledger.cli.wake import Wake
-from gpuledger.cli.wiring import Parts, assemble_parts, vocabularies
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import COLLECT, EVERYTHING
+from gpuledger.cli.signals import Wake
+from gpuledger.cli.wiring import PATIENCE, Parts, assemble_parts, does_not_answer, vocabularies
+from gpuledger.config.node import COLLECT
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.catalogue import known
 from gpuledger.dialects.settings import DialectSettings
@@ -62,18 +59,14 @@ must be changed. More: docs/textfile.md
 # Their families are states of the moment: another process can go on where the last one ended.
 _ONCE = ("process", "session")
 
-# A driver without persistence mode takes some seconds per GPU to wake; one that hangs takes for ever.
-_PATIENCE = 30.0
 # Seconds after which a directory that took no file is tried again.
 _AGAIN = 5.0
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write once and end, or until SIGTERM or SIGINT."""
-    groups = COLLECT.values()
-    given = parse(parser("collect", _ABOUT, _EXAMPLES, COLLECT), groups, arguments, environ)
-    no_words("collect", given.words)
-    values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
+    _, read = begin("collect", _ABOUT, _EXAMPLES, COLLECT, arguments)
+    values = read()
     set_up(build(LogSettings, values))
     settings = build(TextfileSettings, values)
     _check(settings, values)
@@ -157,12 +150,9 @@ def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
         # A thread, because a call of a hanging driver cannot be interrupted; daemon, because it may be left.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)
         tick.start()
-        tick.join(_PATIENCE)
+        tick.join(PATIENCE)
     if tick.is_alive():
-        raise SourceUnavailable(
-            f"no reading for {_PATIENCE:g} s: {parts.source.info.name} does not answer (look for Xid errors"
-            " in dmesg; a hung driver needs a reboot)"
-        )
+        raise does_not_answer(parts.source.info, PATIENCE)
     page, body = parts.pages.text(names)
     _check_read(page)
     parts.source.close()

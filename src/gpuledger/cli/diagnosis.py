@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Final, TextIO
 
 from gpuledger.model.checks import Check, Finding, Verdict, because, fails, skipped, unknown
+from gpuledger.model.text import is_utf8
 
 _SYMBOLS: Final = {
     Verdict.WORKS: ("✓", "+", "32"),
@@ -100,10 +101,9 @@ def as_json(findings: Sequence[Finding], version: str) -> str:
 
 
 def as_table(findings: Sequence[Finding], to: TextIO, environment: Mapping[str, str]) -> str:
-    """Lines for people: symbol, word, what, why; the remedy below. Colour only on a terminal that wants "
-    "it."""
+    """Lines for people: symbol, word, what, why; the remedy below. Colour is for terminals that want it."""
     colour = to.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
-    plain = (to.encoding or "").lower().replace("-", "") != "utf8"
+    plain = not is_utf8(to.encoding)
     rows = _folded(findings)
     width = min(_WIDEST_NAME, max((len(finding.what) for finding in rows), default=0))
     lines: list[str] = []
@@ -114,11 +114,8 @@ def as_table(findings: Sequence[Finding], to: TextIO, environment: Mapping[str, 
             lines.append(f"{'':{_WORD + 4}}remedy: {finding.remedy}")
     lines += ["", _summary(findings)]
     text = "\n".join(lines) + "\n"
-    return (
-        text
-        if not plain
-        else text.encode(to.encoding or "ascii", "backslashreplace").decode(to.encoding or "ascii")
-    )
+    encoding = to.encoding or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding) if plain else text
 
 
 def _mark(verdict: Verdict, plain: bool, colour: bool) -> str:

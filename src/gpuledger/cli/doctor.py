@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.command import begin
 from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.main import no_words
 from gpuledger.cli.self_diagnosis import NEEDED, map_checks
 from gpuledger.cli.wiring import read_once
-from gpuledger.config.assemble import assemble
 from gpuledger.config.maps import map_settings
-from gpuledger.config.node import EVERYTHING, NODE
+from gpuledger.config.node import NODE
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.first_sight import NoHost
@@ -80,9 +78,8 @@ class DoctorSettings:
 def run(arguments: Sequence[str]) -> int:
     """Print the diagnosis; answers 1 when anything fails."""
     groups = {"the diagnosis": DoctorSettings, **NODE, "the textfile": TextfileSettings}
-    given = parse(parser("doctor", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
-    no_words("doctor", given.words)
-    values = assemble(groups.values(), given.flags, environ, given.config, EVERYTHING)
+    _, read = begin("doctor", _ABOUT, _EXAMPLES, groups, arguments)
+    values = read()
     findings = run_checks(_checks(values, environ))
     if build(DoctorSettings, values).format == "json":
         sys.stdout.write(as_json(findings, __version__))

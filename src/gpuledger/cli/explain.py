@@ -146,22 +146,24 @@ def _by_method(found: Explanation, unit: _Unit) -> list[str]:
     return [f"{unit.text(told)} {method}" for method, told in sorted(methods.items())]
 
 
+def _where(one: SessionLine | HandoverLine) -> str:
+    return f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
+
+
 def _session_text(one: SessionLine, unit: _Unit) -> str:
-    where = f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
     end = "open" if not one.ended else "" if one.exit_seen else "gone when next looked"
     held = f", {one.held_seconds / 3600:.2f} h of it idle" if one.held_seconds else ""
     booked = one.measured + one.apportioned
     when = f"{_time(one.first_seen)} to {_time(one.last_seen)}"
     return (
-        f"  pid {one.pid} {in_one_line(one.command) or '?'} on {where}, {when}"
+        f"  pid {one.pid} {in_one_line(one.command) or '?'} on {_where(one)}, {when}"
         f"{held}: {unit.text(booked)}{'; ' + end if end else ''}"
     )
 
 
 def _handover_text(one: HandoverLine) -> str:
-    where = f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
     unused = f"; nothing of it ran there for {one.unused / 3600:.2f} h" if one.unused else ""
-    return f"  in its hands: {where}, {_time(one.begins)} to {_time(one.ends)}{unused}"
+    return f"  in its hands: {_where(one)}, {_time(one.begins)} to {_time(one.ends)}{unused}"
 
 
 def _interval_text(one: Interval, unit: _Unit, clue: int) -> str:

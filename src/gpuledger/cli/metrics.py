@@ -6,14 +6,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from os import environ
 
 from gpuledger import __version__
 from gpuledger.agent.families import SPECS as AGENT_SPECS
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.main import no_words
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING
+from gpuledger.cli.command import begin
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.family import FamilySpec
@@ -50,9 +46,8 @@ class MetricsSettings:
 def run(arguments: Sequence[str]) -> int:
     """Print the catalogue, of all dialects or of those named."""
     groups = {"what": MetricsSettings, "dialects": DialectSettings}
-    given = parse(parser("metrics", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
-    no_words("metrics", given.words)
-    values = assemble(groups.values(), given.flags, environ, given.config, EVERYTHING)
+    _, read = begin("metrics", _ABOUT, _EXAMPLES, groups, arguments)
+    values = read()
     settings = build(DialectSettings, values)
     every = dialects(settings, __version__)
     names = known(settings.dialect, every) if "dialect" in values else tuple(every)
@@ -99,7 +94,5 @@ def _row(spec: FamilySpec) -> str:
 
 
 def _json(catalogue: Catalogue) -> str:
-    return (
-        json.dumps({name: [asdict(spec) for spec in specs] for name, specs in catalogue.items()}, indent=2)
-        + "\n"
-    )
+    told = {name: [asdict(spec) for spec in specs] for name, specs in catalogue.items()}
+    return json.dumps(told, indent=2) + "\n"

@@ -5,13 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import environ
 
 from gpuledger.cli.ask import ask
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.main import no_words
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING
+from gpuledger.cli.command import begin
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.model.settings import build, duration, setting, text
 from gpuledger.node.pause import LONGEST, USUAL
@@ -64,9 +60,8 @@ class PauseSettings:
 def run(arguments: Sequence[str]) -> int:
     """Ask for a pause, and print what the running gpuledger answers."""
     groups = {"the pause": PauseSettings, "where gpuledger hears": ControlSettings}
-    given = parse(parser("pause", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
-    no_words("pause", given.words)
-    values = assemble([*groups.values(), StoreSettings], given.flags, environ, given.config, EVERYTHING)
+    _, read = begin("pause", _ABOUT, _EXAMPLES, groups, arguments, [StoreSettings])
+    values = read()
     settings = build(PauseSettings, values)
     answer = ask(values, {"do": "pause", "for": settings.lasting, "reason": settings.reason})
     sys.stdout.write(f"{answer}\n")

@@ -7,17 +7,13 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from os import environ
 from typing import Any
 
 from gpuledger.cli.books import now_in, open_history
-from gpuledger.cli.flags import parse, parser
+from gpuledger.cli.command import begin
 from gpuledger.cli.fleet import from_prometheus
-from gpuledger.cli.main import no_words
 from gpuledger.cli.promql import Prometheus
 from gpuledger.cli.report_table import table
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ReportSettings
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.grouping import NODE
@@ -30,6 +26,7 @@ from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.billing import report_of
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build
+from gpuledger.model.text import is_utf8
 
 _ABOUT = """\
 Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps on this
@@ -72,10 +69,8 @@ GROUPS: dict[str, type] = {
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report."""
-    made = parser("report", _ABOUT, _EXAMPLES, GROUPS)
-    given = parse(made, GROUPS.values(), arguments, environ)
-    no_words("report", given.words)
-    values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
+    given, read = begin("report", _ABOUT, _EXAMPLES, GROUPS, arguments)
+    values = read()
     settings = build(ReportSettings, values)
     fleet = build(FleetSettings, values)
     if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
@@ -128,8 +123,7 @@ def written(found: Report, settings: ReportSettings, account: str) -> str:
         return json.dumps(as_json(found), indent=2) + "\n"
     if settings.format == "focus":
         return as_focus(found, account)
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    return table(found, settings.top, plain=encoding != "utf8")
+    return table(found, settings.top, plain=not is_utf8(sys.stdout.encoding))
 
 
 class Progress:

@@ -36,7 +36,7 @@ def table(report: Report, top: int, *, plain: bool = False) -> str:
     widths = [max(len(row[place]) for row in (head, *body, *foot)) for place in range(len(head))]
     rule = ("-" if plain else "─") * (sum(widths) + 2 * (len(widths) - 1))
     rows = [_row(head, widths), rule, *(_row(row, widths) for row in body), rule, _row(foot[0], widths)]
-    whole = "\n".join([*_heading(report), "", *rows, "", *_notes(report, told, plain=plain), ""])
+    whole = "\n".join([_heading(report), "", *rows, "", *_notes(report, told, plain=plain), ""])
     return whole.replace("±", "+/-") if plain else whole
 
 
@@ -70,12 +70,8 @@ def _cells(
 
 def _text(column: Column, line: Line) -> str:
     """Each number as near as its digits go: whoever must add them up takes the CSV."""
-    value = column.value(line)
-    return (
-        "-"
-        if value is None
-        else f"{round(value * 10**column.shown) / Decimal(10**column.shown):,.{column.shown}f}"
-    )
+    value, digits = column.value(line), column.shown
+    return "-" if value is None else f"{round(value * 10**digits) / Decimal(10**digits):,.{digits}f}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -88,7 +84,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _bars(lines: Sequence[Line], *, plain: bool) -> list[str]:
     """Energy, the most as the longest: what was measured solid, the rest shaded."""
     most = max((line.millijoules for line in lines), default=0)
-    solid, shaded = ("#", "=") if plain else ("█", "▒")
+    solid, shaded = _signs(plain=plain)
     bars = []
     for line in lines:
         length = round(_BAR * line.millijoules / most) if most else 0
@@ -97,12 +93,17 @@ def _bars(lines: Sequence[Line], *, plain: bool) -> list[str]:
     return bars
 
 
-def _heading(report: Report) -> list[str]:
+def _signs(*, plain: bool) -> tuple[str, str]:
+    """What bars are made of: for what was measured, and for what was apportioned."""
+    return ("#", "=") if plain else ("█", "▒")
+
+
+def _heading(report: Report) -> str:
     period = report.period
     begins, ends = (_local(unix) for unix in (period.since, min(period.until, period.last)))
     count = len(report.gpus)
     gpus = f"{count} GPU{'' if count == 1 else 's'}"
-    return [f"{begins} to {ends}, {gpus}, by {report.grouping.name}"]
+    return f"{begins} to {ends}, {gpus}, by {report.grouping.name}"
 
 
 def _local(unix: float) -> str:
@@ -110,8 +111,8 @@ def _local(unix: float) -> str:
 
 
 def _notes(report: Report, told: Sequence[Column], *, plain: bool) -> list[str]:
-    notes = [*report.notes] if report.scraped else [*_hours(report), *report.notes]
-    solid, shaded = ("#", "=") if plain else ("█", "▒")
+    notes = [*([] if report.scraped else _hours(report)), *report.notes]
+    solid, shaded = _signs(plain=plain)
     if report.scraped:
         notes.append(f"{solid} measured; {shaded} apportioned by activity, slices or equally.")
     if any(column.name == "high_kwh" for column in told):

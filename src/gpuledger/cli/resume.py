@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from os import environ
 
 from gpuledger.cli.ask import ask
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.main import no_words
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING
+from gpuledger.cli.command import begin
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.node.settings import ControlSettings
 
@@ -32,8 +28,6 @@ examples:
 def run(arguments: Sequence[str]) -> int:
     """Ask for the end of a pause, and print what the running gpuledger answers."""
     groups = {"where gpuledger hears": ControlSettings}
-    given = parse(parser("resume", _ABOUT, _EXAMPLES, groups), groups.values(), arguments, environ)
-    no_words("resume", given.words)
-    values = assemble([*groups.values(), StoreSettings], given.flags, environ, given.config, EVERYTHING)
-    sys.stdout.write(f"{ask(values, {'do': 'resume'})}\n")
+    _, read = begin("resume", _ABOUT, _EXAMPLES, groups, arguments, [StoreSettings])
+    sys.stdout.write(f"{ask(read(), {'do': 'resume'})}\n")
     return 0

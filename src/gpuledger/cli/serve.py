@@ -6,21 +6,18 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import environ
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.cli.command import Read, begin
 from gpuledger.cli.descriptors import within_descriptors
-from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import set_up, warn_if_simulated
-from gpuledger.cli.main import no_words
 from gpuledger.cli.reload import Reloader
 from gpuledger.cli.serving import complain_once, say_addresses, stop_request
 from gpuledger.cli.wiring import Parts, assemble_node
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING, NODE
+from gpuledger.config.node import NODE
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import build
 from gpuledger.outputs.connection import Connection
@@ -50,23 +47,16 @@ then:
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
-    groups = NODE.values()
-    given = parse(parser("serve", _ABOUT, _EXAMPLES, NODE), groups, arguments, environ)
-    no_words("serve", given.words)
-    values = assemble(groups, given.flags, environ, given.config, EVERYTHING)
+    given, read = begin("serve", _ABOUT, _EXAMPLES, NODE, arguments)
+    values = read()
     set_up(build(LogSettings, values))
     # The tick computes in bursts of a few milliseconds; the default of 5 ms per turn would be what a
     # scrape waits for the interpreter.
     sys.setswitchinterval(0.0005)
-    files = () if given.config is None else (given.config,)
-    return asyncio.run(
-        _serve(values, lambda: assemble(groups, given.flags, environ, given.config, EVERYTHING), files)
-    )
+    return asyncio.run(_serve(values, read, () if given.config is None else (given.config,)))
 
 
-async def _serve(
-    values: Mapping[str, Any], read: Callable[[], Mapping[str, Any]], files: Iterable[Path]
-) -> int:
+async def _serve(values: Mapping[str, Any], read: Read, files: Iterable[Path]) -> int:
     told = stop_request()
     made = assemble_node(values)
     complain_once(log)

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.cli.flags import Given, parse, parser
+from gpuledger.cli.flags import parse, parser
 from gpuledger.cli.logs import quiet_node, set_up
 from gpuledger.cli.main import no_words
 from gpuledger.cli.node_api import Access
@@ -59,6 +59,10 @@ Absent is '-': not told, which is not zero. More: docs/top.md
 """
 
 
+# Log lines that came while the terminal was drawn on and are shown when that ends.
+_LAST = 10
+
+
 def run(arguments: Sequence[str]) -> int:
     """Show pictures until the user has enough; answers 0."""
     made = parser("top", _ABOUT, _EXAMPLES, TOP)
@@ -73,16 +77,12 @@ def run(arguments: Sequence[str]) -> int:
     interval = build(NodeSettings, values).interval
     if not settings.once and not settings.json and _can_draw():
         return _live(values, access, view, interval)
-    repeated = interval if _asked_for_interval(given) and not settings.once else None
+    # Only a flag asks for more than one picture: an interval in the configuration is for `serve`.
+    repeated = interval if "interval" in given.flags and not settings.once else None
     with quiet_node(), closing(_feed(values, access)) as feed, StopRequest() as stop:
         _settle(feed)
         _print_all(feed, settings, view, repeated, stop)
     return 0
-
-
-def _asked_for_interval(given: Given) -> bool:
-    """By a flag: one in the configuration is for `serve`."""
-    return "interval" in given.flags
 
 
 def _can_draw() -> bool:
@@ -114,12 +114,9 @@ def _live(values: Mapping[str, Any], access: NodeAccessSettings, view: View, int
         _check(view, read_picture(feed.snapshot()))
         app = TopApp(feed, view, interval, glyphs_for(sys.stdout.encoding))
         app.run()
-    for line in lines[-_LAST:]:
+    for line in lines:
         sys.stderr.write(f"{line}\n")
     return app.return_code or 0
-
-
-_LAST = 10
 
 
 def _check(view: View, picture: Picture) -> None:
@@ -204,4 +201,4 @@ class _Keeper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append(self.format(record))
-        del self._lines[:-100]
+        del self._lines[:-_LAST]

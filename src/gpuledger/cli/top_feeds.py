@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from os import environ
 from socket import gethostname
 from threading import Condition
 from typing import Any
 
 from gpuledger.cli.node_api import Access, NodeApi
-from gpuledger.cli.wiring import Parts, assemble_parts
+from gpuledger.cli.wiring import PATIENCE, Parts, assemble_parts, does_not_answer
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.terminal.view import Origin
+from gpuledger.terminal.view import Origin, clock_text
 from gpuledger.web.api.snapshot import WANTS, snapshot_of
 from gpuledger.workloads.pods.settings import node_name
 
 # Power of a process is booked energy: the first reading opens the books, the second sees the counter move,
 # the third closes an interval.
 _ENOUGH = 3
-# A driver without persistence mode takes some seconds per GPU to wake; one that hangs takes for ever.
-_PATIENCE = 30.0
 
 
 class LocalFeed:
@@ -33,8 +30,7 @@ class LocalFeed:
             values, {}, (), published=self._published, beside=WANTS, keeps_books=False
         )
         self._node = node_name("", environ, gethostname())
-        began = datetime.fromtimestamp(self._parts.clock.unix()).astimezone()
-        self._origin = Origin("this machine", began=began.strftime("%H:%M:%S"))
+        self._origin = Origin("this machine", began=clock_text(self._parts.clock.unix()))
         self._closed = False
 
     @property
@@ -81,12 +77,8 @@ class LocalFeed:
             return health.tried and (health.ticks >= ticks or self._parts.pages.page.snapshot is None)
 
         with self._changed:
-            if not self._changed.wait_for(ready, _PATIENCE):
-                name = self._parts.source.info.name
-                raise SourceUnavailable(
-                    f"no reading for {_PATIENCE:g} s: {name} does not answer (look for Xid errors in dmesg; a"
-                    " hung driver needs a reboot)"
-                )
+            if not self._changed.wait_for(ready, PATIENCE):
+                raise does_not_answer(self._parts.source.info, PATIENCE)
 
 
 class RemoteFeed:

@@ -31,7 +31,7 @@ from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.checks import Finding
-from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.page import Dialect, MapHealth, Page
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.settings import build
@@ -71,6 +71,10 @@ if TYPE_CHECKING:
     from gpuledger.outputs.web_config.web import Web
 
 log = logging.getLogger("gpuledger.dcgm")
+
+# Seconds that a command waits for a reading: a driver without persistence mode takes some per GPU to wake,
+# and one that hangs takes for ever.
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +214,9 @@ def assemble_parts(
     store = doorway = None
     if keeps_books:
         store = open_store(build(StoreSettings, values), source.info, ground.host.boot_id, clock, environ)
+        folder = None if store is None else store.file.parent
         try:
-            doorway = open_doorway(build(ControlSettings, values), source.info, _beside(store), environ)
+            doorway = open_doorway(build(ControlSettings, values), source.info, folder, environ)
         except GpuledgerError:
             if store is not None:
                 store.close()
@@ -247,8 +252,12 @@ def assemble_parts(
     return parts
 
 
-def _beside(store: Store | None) -> Path | None:
-    return None if store is None else store.file.parent
+def does_not_answer(source: SourceInfo, seconds: float) -> SourceUnavailable:
+    """What is said of a source that gave no reading for so long."""
+    return SourceUnavailable(
+        f"no reading for {seconds:g} s: {source.name} does not answer (look for Xid errors in dmesg; a hung"
+        " driver needs a reboot)"
+    )
 
 
 def read_once(values: Mapping[str, Any]) -> Snapshot | None:

@@ -17,7 +17,7 @@ _LONGEST: Final = 1024 * 1024
 
 
 def dcgm_settings(values: Mapping[str, Any]) -> DcgmSettings:
-    """What is set about the dialect. Who has a directory of jobs by GPU gets them as labels, as there."""
+    """What is set about the dialect. As in dcgm-exporter, a directory of jobs by GPU makes jobs labels."""
     settings = build(DcgmSettings, values)
     if values.get("job_map.dir") and "dcgm.job_label" not in values:
         return replace(settings, job_label=True)

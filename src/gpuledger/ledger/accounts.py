@@ -49,7 +49,7 @@ class Accounts:
         self._left: dict[ProcessKey, bool] = {}
 
     def retain(self, seconds: float) -> None:
-        """Tell who has ended for so long from here on."""
+        """From here on, go on telling those that have ended for so many seconds."""
         self._owners.retention = self._rows.retention = seconds
 
     def post(

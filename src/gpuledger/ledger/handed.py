@@ -1,4 +1,4 @@
-"""Allocations over time: which Device was handed to whom from when to when, and when he had nothing there."""
+"""Allocations over time: which Device was handed to whom, from when to when, and when it stood unused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _Key = tuple[str, Labels]
 class Handover:
     """A Device in one owner's hands; times are unix seconds.
 
-    `unused` are the seconds in which none of his processes was on it. `over` once it was taken back; the
-    rest belongs to the store, as in `OpenSession`.
+    `unused` are the seconds in which no process of the owner was on it. `over` is true once it was taken
+    back. `number`, `changed` and `stored` belong to the store, as in `OpenSession`.
     """
 
     device: Device
@@ -36,7 +36,7 @@ class Handover:
 
     @property
     def key(self) -> _Key:
-        """Of what two ticks must agree for it to go on."""
+        """What must be the same in two ticks for the handover to go on."""
         return (self.device.uuid, labels_of(self.owner))
 
 

@@ -135,7 +135,9 @@ class Journal:
         go on to balance. Then whose the energy was is lost to the report, not to the Sessions, which have it.
         """
         numbers = sorted(number for number, span in self.spans.items() if not span.stored)
-        older = [self.spans[number] for number in numbers[: len(numbers) // 2]]
+        # The newest of each Gpu may still go on: folded, it would come back with all that it had.
+        newest = set({self.spans[number].uuid: number for number in numbers}.values())
+        older = [self.spans[number] for number in numbers[: len(numbers) // 2] if number not in newest]
         together: dict[tuple[object, ...], Span] = {}
         for span in older:
             first = together.setdefault((span.uuid, span.life, span.hour, span.method, span.residents), span)

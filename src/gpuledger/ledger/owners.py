@@ -19,7 +19,7 @@ _NOBODY_KNOWN: Labels = ("unknown", "", "", "", "", "")
 
 @dataclass(slots=True)
 class _Tenure:
-    """One owner's time on one Device. `since` and `alive`, when he was last there, are source seconds."""
+    """One owner on one Device: first seen there `since`, last seen `alive`, in the source's seconds."""
 
     device: Device
     labels: Labels
@@ -31,7 +31,7 @@ class _Tenure:
     resident: float = 0.0
 
     def take_over(self, other: _Tenure) -> None:
-        """What somebody gathered who turns out to be this owner."""
+        """Add what was gathered under an id that turns out to be this owner's."""
         self.allocated += other.allocated
         self.held += other.held
         self.resident += other.resident
@@ -50,7 +50,7 @@ class OwnerTimes:
     """Tenures of all owners; used by the tick thread alone.
 
     One that has ended is told for `retention` seconds more, so that its last seconds are scraped. An owner of
-    whom only an id is known waits for his names: what he gathers until then is his when they come.
+    whom only an id is known waits for its names: what it gathers until then is added when they come.
     """
 
     def __init__(self, retention: float) -> None:
@@ -61,7 +61,7 @@ class OwnerTimes:
         self._elapsed: float | None = None
 
     def retain(self, seconds: float) -> None:
-        """Tell who has ended for so long from here on."""
+        """From here on, go on telling those that have ended for so many seconds."""
         self._retention = seconds
 
     def interrupt(self) -> None:
@@ -122,7 +122,7 @@ class OwnerTimes:
         return tenure
 
     def _give_up(self, now: float) -> None:
-        """Names that have not come, or whose owner went without them."""
+        """Owners whose names have not come in time, or who went without them, are unknown."""
         for ids, waiting in list(self._waiting.items()):
             if waiting.alive != now:
                 del self._waiting[ids]

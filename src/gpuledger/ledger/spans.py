@@ -68,7 +68,7 @@ class Span:
         return own + sum(share.millijoules for share in self.shares.values())
 
     def take(self, later: Span) -> None:
-        """Have a later one of the same hour, with the same residents and method, too."""
+        """Add a later span of the same hour, with the same residents and method."""
         self.ends = later.ends
         self.idle += later.idle
         self.unattributed += later.unattributed

@@ -43,6 +43,11 @@ def in_one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def is_utf8(encoding: str | None) -> bool:
+    """Whether a stream of this encoding takes every character."""
+    return (encoding or "").lower().replace("-", "") == "utf8"
+
+
 def _spelled(char: str) -> str:
     code = ord(char)
     if (code < 0x20 and char not in "\n\t") or code == 0x7F:

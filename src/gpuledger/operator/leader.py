@@ -39,6 +39,8 @@ class Leader:
         self._clock = clock
         self._lease: Json = {}
         self._changed_at = 0.0
+        # When it was asked for that was granted last.
+        self._renewed_at = 0.0
         self._complaint = ""
         self.holder = ""
 
@@ -49,32 +51,36 @@ class Leader:
 
     async def acquire(self) -> None:
         """Returns once this process holds the Lease."""
-        while not await self.look():
+        while True:
+            asked = self._clock.elapsed()
+            if await self.look():
+                break
             await asyncio.sleep(self._duration * _RENEW)
+        self._renewed_at = asked
         log.info(
             "this operator acts from now on (%s holds %s/%s)", self.identity, self._namespace, self._name
         )
 
     async def keep(self) -> None:
         """Renew the Lease; returns when it is lost, and in time before another can have taken it."""
-        renewed = self._clock.elapsed()
-        while True:
-            await asyncio.sleep(self._duration * _RENEW)
-            left = self._duration * _GIVE_UP - (self._clock.elapsed() - renewed)
+        while (left := self._left()) > 0:
+            await asyncio.sleep(min(self._duration * _RENEW, left))
             asked = self._clock.elapsed()
             try:
-                held = await asyncio.wait_for(self.look(), max(left, 0.0))
+                held = await asyncio.wait_for(self.look(), max(self._left(), 0.0))
             except TimeoutError:
                 held = False
             if held:
-                renewed = asked
+                self._renewed_at = asked
             elif self.holder != self.identity:
                 log.warning("another operator acts now: %s", self.holder or "nobody is named")
                 return
-            elif self._clock.elapsed() - renewed >= self._duration * _GIVE_UP:
-                log.warning("the Lease could not be renewed in time: another operator may act")
-                self.holder = ""
-                return
+        log.warning("the Lease could not be renewed in time: another operator may act")
+        self.holder = ""
+
+    def _left(self) -> float:
+        """Seconds for which this process may act without another renewal."""
+        return self._duration * _GIVE_UP - (self._clock.elapsed() - self._renewed_at)
 
     async def release(self) -> None:
         """Let another operator take over at once. Best effort: without it, it waits for the duration."""

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
+from gpuledger.model.text import is_utf8
 from gpuledger.terminal.figures import ABSENT
 
 R = TypeVar("R")
@@ -41,7 +42,7 @@ ASCII = Glyphs("#", ".", "~", "`", "*", "!", "o", "?", "x", "v", "^", "|")
 
 def glyphs_for(encoding: str | None) -> Glyphs:
     """ASCII where an encoding does not have the others."""
-    return UNICODE if (encoding or "").lower().replace("-", "") == "utf8" else ASCII
+    return UNICODE if is_utf8(encoding) else ASCII
 
 
 @dataclass(frozen=True, slots=True)

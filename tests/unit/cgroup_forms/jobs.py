@@ -43,6 +43,11 @@ JOBS: list[Row] = [
     ("/../../uid_1000/job_7/step_0/task_0", job("7", "0", 1000), "v1, cgroup namespace: another user's"),
     ("/slurm.slice/slurmstepd.scope/job_7/step_0/user/task_0", job("7", "0"), "v2 with CgroupSlice"),
     (
+        "/system.slice/slurm-node.service/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        job("7", "0"),
+        "slurmd in a service that makes a machine of its own: the unit is only around it",
+    ),
+    (
         f"/system.slice/docker-{ID}.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
         job("7", "0", container_id=ID, runtime="docker"),
         "slurmd in a container",

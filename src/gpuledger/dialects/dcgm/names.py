@@ -1,4 +1,4 @@
-"""DCGM fields by what a collectors file may call them, and those that it may name in vain."""
+"""DCGM fields by what a collectors file may call them, and those that it may name but that are not told."""
 
 from __future__ import annotations
 

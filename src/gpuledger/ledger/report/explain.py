@@ -11,7 +11,7 @@ from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURE
 
 
 class With(NamedTuple):
-    """Somebody else who was on the Gpu: a name, and the millijoules booked to him."""
+    """Another owner or command that was on the Gpu, and the millijoules booked to it."""
 
     name: str
     millijoules: int

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from gpuledger.model.settings import Reload, duration, setting, text
 
-# Of no currency does a kilowatt-hour cost so much.
+# Neither a kilowatt-hour nor a GPU-hour costs so much in any currency.
 _MOST = Decimal(10**9)
 
 MILLIJOULES_PER_KWH = 3_600_000_000

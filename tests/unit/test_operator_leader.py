@@ -116,6 +116,32 @@ def test_what_is_let_go_is_taken_at_once() -> None:
     asyncio.run(run())
 
 
+def test_what_is_let_go_while_a_renewal_is_on_its_way_is_taken_at_once() -> None:
+    async def run() -> None:
+        server = MemoryApi()
+        first, second = leader(server, "first"), leader(server, "second")
+        assert await looks(first, 1)
+        # Written, but its answer was not waited for.
+        server.keep(PATH, server.objects[PATH])
+        assert not await looks(second, 1)
+        await first.release()
+        assert await looks(second, 1)
+
+    asyncio.run(run())
+
+
+def test_what_another_has_taken_meanwhile_is_not_let_go() -> None:
+    async def run() -> None:
+        server = MemoryApi()
+        first, second = leader(server, "first"), leader(server, "second")
+        assert await looks(first, 1)
+        assert await looks(second, 40)
+        await first.release()
+        assert spec(server)["holderIdentity"] == "second"
+
+    asyncio.run(run())
+
+
 def test_of_two_at_the_same_moment_one_is_refused() -> None:
     class Racing(MemoryApi):
         """Between another's look and its write, a third one writes."""

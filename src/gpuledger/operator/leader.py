@@ -87,11 +87,25 @@ class Leader:
         if not self.leads:
             return
         self.holder = ""
-        spec = {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            await asyncio.wait_for(self._write(spec), 2.0)
+            await asyncio.wait_for(self._let_go(), 2.0)
         except (GpuledgerError, TimeoutError):
             log.debug("the Lease could not be released")
+
+    async def _let_go(self) -> None:
+        try:
+            await self._write(self._free())
+        except Refused as error:
+            if error.status != 409:
+                raise
+            # A renewal that was on its way when this process was told to stop has changed it.
+            found = await self._api.get(LEASE.path(self._namespace, self._name))
+            if (found.get("spec") or {}).get("holderIdentity") == self.identity:
+                self._see(found)
+                await self._write(self._free())
+
+    def _free(self) -> Json:
+        return {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1}
 
     async def look(self) -> bool:
         """Take or renew the Lease; whether it is held now."""

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 from gpuledger import __version__
 from gpuledger.cli.urls import one_line, split_url
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.text import host_and_port
 from gpuledger.outputs.openssl import reason_of
 
 SNAPSHOT = "/api/v1/snapshot"
@@ -59,9 +60,7 @@ class NodeApi:
         if parts.port is None and "://" not in url:
             # Who leaves out the scheme means a node, and a node is on this port.
             self._port = 9400
-        # An address of IPv6 stands in brackets.
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        self.url = f"{parts.scheme}://{host}:{self._port}{self._base}"
+        self.url = f"{parts.scheme}://{host_and_port(self.host, self._port)}{self._base}"
         self._headers = {"User-Agent": f"gpuledger/{__version__}", "Accept-Encoding": "gzip"}
         pair = _credentials(parts.username, parts.password, access)
         if pair is not None:

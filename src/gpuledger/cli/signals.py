@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
@@ -21,7 +22,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.told = False
-        self._before: dict[int, Any] = {}
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         self._hears, self._tells = os.pipe()
@@ -29,7 +30,7 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
+        _restore(self._before)
         os.close(self._hears)
         os.close(self._tells)
 
@@ -41,12 +42,8 @@ class StopRequest:
     def _tell(self, _number: int, _frame: FrameType | None) -> None:
         self.told = True
         # A driver that hangs must not keep the program from ending when asked twice.
-        self._restore()
+        _restore(self._before)
         os.write(self._tells, b"!")
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 class Wake:
@@ -67,8 +64,7 @@ class Wake:
 
     def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._descriptor)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        _restore(self._before)
 
     def up(self) -> None:
         """End the running or next wait. From any thread, also after the end."""
@@ -86,3 +82,8 @@ class Wake:
 
     def _tell(self, _number: int, _frame: FrameType | None) -> None:
         self.told = True
+
+
+def _restore(before: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -43,6 +43,11 @@ def in_one_line(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def host_and_port(host: str, port: int | str) -> str:
+    """`HOST:PORT`, an address of IPv6 in brackets, as URLs and the Host header have it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_utf8(encoding: str | None) -> bool:
     """Whether a stream of this encoding takes every character."""
     return (encoding or "").lower().replace("-", "") == "utf8"

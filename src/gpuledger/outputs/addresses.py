@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import text
+from gpuledger.model.text import host_and_port
 
 _ADDRESS = re.compile(r"(?:\[(?P<bracketed>[^\[\]\s]+)\]|(?P<plain>[^:\[\]\s/@]*)):(?P<port>[0-9]{1,5})")
 _WANTED = "an address such as :9400, 127.0.0.1:9400 or [::1]:9400 is wanted"
@@ -28,8 +29,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
 
 def parse_address(written: str) -> Address:

@@ -22,6 +22,7 @@ from gpuledger.agent.kubernetes.objects import (
     ServiceObject,
     SliceObject,
 )
+from gpuledger.model.text import host_and_port
 
 RUNNING = "Running"
 _TCP = "TCP"
@@ -34,11 +35,6 @@ class Place:
     address: str
     labels: Labels
     node: str
-
-
-def joined(host: str, port: int) -> str:
-    """`HOST:PORT`, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def why_not_scraped(pod: PodObject) -> str:
@@ -81,7 +77,7 @@ def _is_meant(port: Port, endpoint: EndpointSettings) -> bool:
 
 def _place(pod: PodObject, container: Container, number: int, port: Port | None) -> Place:
     labels = pod_labels(pod) | container_labels(container, port)
-    return Place(joined(pod.ip, number), labels, pod.node)
+    return Place(host_and_port(pod.ip, number), labels, pod.node)
 
 
 def service_ports(service: ServiceObject, endpoint: EndpointSettings) -> set[str]:
@@ -118,7 +114,7 @@ def places_of_service(
                 labels = endpoint_labels(part, behind, port) | own | _labels_behind(pod, port)
                 node = behind.node or (pod.node if pod else "")
                 for address in behind.addresses:
-                    yield Place(joined(address, port.number), labels, node)
+                    yield Place(host_and_port(address, port.number), labels, node)
 
 
 def pod_behind(behind: Endpoint, pods: Mapping[str, PodObject]) -> PodObject | None:

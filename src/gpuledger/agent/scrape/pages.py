@@ -86,8 +86,7 @@ class Pages:
             return []
         known.live = False
         self._pack(known)
-        # Lines that are written differently can be of one series.
-        return [prefix + STALE for prefix in dict.fromkeys(known.tracked())]
+        return [prefix + STALE for prefix in known.tracked()]
 
     def prefixes(self) -> Iterator[bytes]:
         """Of all series that are known of the last page that was taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse, repeat
 from struct import Struct
@@ -69,14 +69,14 @@ class Known:
     clashes: bool = False
     reading: tuple[str, bool] = ("", False)
 
-    def tracked(self) -> Iterator[bytes]:
-        """Prefixes of all series that were told without a timestamp of their own."""
-        for entry in self.lines.values():
-            if isinstance(entry, bytes):
-                yield entry[:-VALUE_BYTES]
-        for prefix, tracked in self.odd.values():
-            if tracked and isinstance(prefix, bytes):
-                yield prefix
+    def tracked(self) -> set[bytes]:
+        """Prefixes of all series that were told without a timestamp of their own.
+
+        Lines that are written differently can be of one series.
+        """
+        found = {entry[:-VALUE_BYTES] for entry in self.lines.values() if isinstance(entry, bytes)}
+        found.update(prefix for prefix, tracked in self.odd.values() if tracked and isinstance(prefix, bytes))
+        return found
 
 
 class Reader:
@@ -156,7 +156,7 @@ class Reader:
         for line, entry in known.lines.items():
             if entry is not COMMENT and entry != UNSENT:
                 before.setdefault(line.rpartition(b" ")[0], entry)
-        ended = set(known.tracked())
+        ended = known.tracked()
         seen: set[bytes] = set()
         entries: list[Entry | None] = []
         samples = Samples()

@@ -13,6 +13,7 @@ import h11
 from gpuledger import __version__
 from gpuledger.host.http import next_event, send_get
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.text import host_and_port
 from gpuledger.workloads.pods.access import Access
 from gpuledger.workloads.pods.refusals import Refused, refused
 
@@ -87,7 +88,7 @@ class ApiClient:
     def _try(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
         access = self.access
         headers = [
-            ("Host", f"{_bracketed(access.host)}:{access.port}"),
+            ("Host", host_and_port(access.host, access.port)),
             ("User-Agent", f"gpuledger/{__version__}"),
             ("Accept", "application/json"),
             ("Connection", "close"),
@@ -235,7 +236,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or "closed"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

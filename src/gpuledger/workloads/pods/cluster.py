@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from gpuledger.model.text import host_and_port
 from gpuledger.workloads.pods.access import Access, checked
 from gpuledger.workloads.pods.settings import IN_CLUSTER, ApiServerSettings
 
@@ -29,11 +30,10 @@ def find_access(
     host = environment.get(IN_CLUSTER, "")
     if not host:
         return None
-    bracketed = f"[{host}]" if ":" in host else host
     port = environment.get("KUBERNETES_SERVICE_PORT") or "443"
     return checked(
         Access(
-            f"https://{bracketed}:{port}",
+            f"https://{host_and_port(host, port)}",
             token_file=Path(settings.token_file or account / "token"),
             ca_file=Path(settings.ca_file or account / "ca.crt"),
         )

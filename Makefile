@@ -89,7 +89,7 @@ prove: bench             ## the long proofs (some hours): bench, an hour of chur
 
 EXAMPLES ?= 5000
 fuzz: $(VENV)/.dev       ## the fuzz tests with EXAMPLES=5000 a law
-	GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/unit/test_fuzz_*.py
+	GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/unit/fuzz
 
 # All of them take a day or two: MUTANTS='gpuledger.ledger.energy.*' takes some.
 MUTANTS ?=

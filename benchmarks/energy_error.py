@@ -31,7 +31,7 @@ from gpuledger.ledger.energy.floor import Floors  # noqa: E402
 from gpuledger.model.process import ProcessKey  # noqa: E402
 from gpuledger.model.quantities import ENERGY, POWER  # noqa: E402
 from gpuledger.model.snapshot import Snapshot  # noqa: E402
-from unit.simulator_helpers import Node  # noqa: E402  (after the path is set)
+from unit.sources.simulator.support import Node  # noqa: E402  (after the path is set)
 
 MARKS = ("<!-- errors: begin -->", "<!-- errors: end -->")
 SECONDS = 400

@@ -25,9 +25,8 @@ from gpuledger.model.workload import Allocation
 from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
 from gpuledger.workloads.pod_resources.allocations import Allocations
-from gpuledger.workloads.pod_resources.grants import Grant, PodResources
-from gpuledger.workloads.pods.index import Pods
-from gpuledger.workloads.pods.pod import Pod
+from gpuledger.workloads.pod_resources.devices import Grant, PodResources
+from gpuledger.workloads.pods.pod import Pod, Pods
 from tables import machine, parser, tell
 
 ROOT = Path(__file__).parent.parent

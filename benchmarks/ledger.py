@@ -26,7 +26,7 @@ from builders import gpu, process, reading  # noqa: E402  (after the path is set
 from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.ledger import Ledger  # noqa: E402
 from gpuledger.ledger.settings import LedgerSettings  # noqa: E402
-from gpuledger.ledger.store.prune import Limits  # noqa: E402
+from gpuledger.ledger.store.retention import Limits  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402
 from gpuledger.model import quantities as q  # noqa: E402
 from gpuledger.model.process import UtilizationSample  # noqa: E402

@@ -59,12 +59,12 @@ class Figures:
 IN_PROCESS = """
 import json, sys, time
 from statistics import median
-from gpuledger.cli.wiring import assemble_node
+from gpuledger.app.wiring import assemble_node
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.outputs.pages import PageStore
-from gpuledger.outputs.routes import Request
+from gpuledger.http.routes import Request
 values = json.loads(sys.argv[1])
 made = assemble_node(values)
 every = dialects(DialectSettings(), "0")

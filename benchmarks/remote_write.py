@@ -25,6 +25,10 @@ from tables import machine, parser, tell
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
+from gpuledger.agent.deliver.receivers import Receivers  # noqa: E402
+from gpuledger.agent.deliver.records import Block  # noqa: E402
+from gpuledger.agent.deliver.settings import DiskQueue, QueueConfig, ReceiverSettings  # noqa: E402
+from gpuledger.agent.deliver.state import ReceiverState  # noqa: E402
 from gpuledger.exposition.remote_write import (  # noqa: E402  (after the path is set)
     labels_bytes,
     series_prefix,
@@ -32,10 +36,6 @@ from gpuledger.exposition.remote_write import (  # noqa: E402  (after the path i
     value_bytes,
 )
 from gpuledger.host.clock import SystemClock  # noqa: E402
-from gpuledger.outputs.remote_write.block import Block  # noqa: E402
-from gpuledger.outputs.remote_write.receivers import Receivers  # noqa: E402
-from gpuledger.outputs.remote_write.settings import DiskQueue, QueueConfig, ReceiverSettings  # noqa: E402
-from gpuledger.outputs.remote_write.state import ReceiverState  # noqa: E402
 
 SAMPLES, TARGETS, BLOCKS = 500, 50, 6000
 MIB = 2**20

@@ -26,11 +26,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 from builders import gpu  # noqa: E402  (after the path is set)
 from gpuledger.host.clock import SystemClock  # noqa: E402
-from gpuledger.ledger.report.party import party_of, party_text  # noqa: E402
-from gpuledger.ledger.seconds import pack, seconds_within  # noqa: E402
-from gpuledger.ledger.store.prune import Limits  # noqa: E402
+from gpuledger.ledger.report.grouping import party_of, party_text  # noqa: E402
+from gpuledger.ledger.store.retention import Limits  # noqa: E402
 from gpuledger.ledger.store.rows import device_row  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402
+from gpuledger.ledger.watched_time import pack, seconds_within  # noqa: E402
 from gpuledger.model.workload import Workload  # noqa: E402
 
 GPUS, DAYS, DETAIL_DAYS, PER_HOUR = 8, 400, 7, 13

@@ -104,7 +104,7 @@ def churn(starts: int = 10_000) -> str:
         seen = names.name(snapshot(reading(card, *crowd), unix=1_700_000_000.0 + first))
         page = Page(seen.unix, seen.source, seen, ledger.post(seen))
         for dialect in every.values():
-            text.encode(dialect.tell(page))
+            text.encode_text(dialect.tell(page))
 
     for first in range(0, starts, at_once):
         tick(first)

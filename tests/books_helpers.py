@@ -11,7 +11,7 @@ from pathlib import Path
 from builders import FakeClock, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.retention import Limits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from helm_python import Chart, _native
 
-from gpuledger.cli.flags import parse, parser
+from gpuledger.app.flags import parse, parser
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import COLLECT, EVERYTHING, NODE
 from gpuledger.model.settings import build

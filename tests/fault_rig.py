@@ -15,7 +15,7 @@ import pytest
 
 from books_helpers import SETTINGS, assert_books_balance, assert_tells_everything, rows, told
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.retention import Limits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.page import Page
 from gpuledger.model.process import HostFacts

@@ -27,7 +27,7 @@ from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.page import Health, Page
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.outputs.pages import PageStore
-from gpuledger.outputs.routes import Request
+from gpuledger.http.routes import Request
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.reader import parse
 from gpuledger.sources.simulator.simulator import Simulator

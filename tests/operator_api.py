@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gpuledger.operator.api import APPLY, MERGE, Question
+from gpuledger.kubernetes.writing import APPLY, MERGE, Question
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from gpuledger.workloads.pods.access import Access
+from gpuledger.kubernetes.access import Access
 
 Json = dict[str, Any]
 END, CUT = object(), object()

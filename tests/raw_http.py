@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 
-from gpuledger.outputs.addresses import Address
-from gpuledger.outputs.connection import Connection
-from gpuledger.outputs.http import HttpServer, Speaker
-from gpuledger.outputs.limits import Limits
-from gpuledger.outputs.routes import Routes
+from gpuledger.http.addresses import Address
+from gpuledger.http.connection import Connection
+from gpuledger.http.limits import Limits
+from gpuledger.http.routes import Routes
+from gpuledger.http.server import HttpServer, Speaker
 
 CORPUS = Path(__file__).parent / "corpus" / "http.toml"
 # More than any answer takes; a server that neither answers nor closes has failed the test by then.

@@ -9,9 +9,9 @@ from pathlib import Path
 from gpuledger.ledger.report.grouping import Key
 from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.store import billing
-from gpuledger.ledger.store.fold import fold_spans, fold_times
+from gpuledger.ledger.store import history as billing
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.retention import fold_spans, fold_times
 
 HOUR = 3600
 EVER = (0, 2**40 // HOUR * HOUR)

@@ -7,9 +7,9 @@ import struct
 from gpuledger.agent.relabel.rule import Relabelling, Rule
 from gpuledger.agent.scrape.labelling import LabelLimits, Labelling, encoded
 from gpuledger.agent.scrape.lines import TEXT, Format
-from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pages import Pages
 from gpuledger.agent.scrape.reader import Samples
+from gpuledger.agent.scrape.state import PageMemory
 from gpuledger.exposition.remote_write import STALE, series_prefix
 
 TARGET = {"job": "j", "instance": "i"}

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from browser import chromium
-from gpuledger.cli.node_api import Access
-from gpuledger.cli.top_feeds import RemoteFeed
+from gpuledger.app.node_api import Access
+from gpuledger.app.top_feeds import RemoteFeed
 from gpuledger.terminal.app import TopApp
 from gpuledger.terminal.line import UNICODE
 from gpuledger.terminal.order import Order

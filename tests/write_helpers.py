@@ -13,11 +13,11 @@ from pathlib import Path
 from string import ascii_letters
 from typing import Any
 
+from gpuledger.agent.deliver.receivers import Receivers
+from gpuledger.agent.deliver.records import Block
+from gpuledger.agent.deliver.settings import DiskQueue, QueueConfig, ReceiverSettings
+from gpuledger.agent.deliver.state import ReceiverState
 from gpuledger.exposition.remote_write import labels_bytes, series_bytes, value_bytes
-from gpuledger.outputs.remote_write.block import Block
-from gpuledger.outputs.remote_write.receivers import Receivers
-from gpuledger.outputs.remote_write.settings import DiskQueue, QueueConfig, ReceiverSettings
-from gpuledger.outputs.remote_write.state import ReceiverState
 from running import PATIENCE
 from write_request import series_of, unpacked
 

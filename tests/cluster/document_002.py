@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from unit.operator_support import EXAMPLES as WRITTEN
+from unit.operator.support import EXAMPLES as WRITTEN
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ import sys
 from hashlib import sha256
 
 from gpuledger.cli import operator as command
-from gpuledger.operator.api import HttpTransport, Question
+from gpuledger.kubernetes.writing import HttpTransport, Question
 
 _send = HttpTransport.send
 

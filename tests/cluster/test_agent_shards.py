@@ -12,8 +12,8 @@ import pytest
 
 from cluster.agents import CUSTOM, Agent, Agents, Everywhere, Objects, endpoint, monitor
 from cluster.control_plane import Json
+from gpuledger.agent.scrape.loop import Beat
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
-from gpuledger.agent.scrape.timing import Beat
 from running import get, wait_until
 
 PATH = "apis/apps/v1/namespaces/gpuledger/statefulsets"

@@ -14,7 +14,7 @@ import yaml
 
 from cluster.control_plane import ControlPlane, Json
 from cluster.helm import CHART, Helm, rendered
-from gpuledger.operator.crds.definitions import gpu_monitor_crd, whatap_agent_crd
+from gpuledger.operator.crd_definitions import gpu_monitor_crd, whatap_agent_crd
 from gpuledger.operator.reconcile import FINALIZER
 from running import wait_until
 

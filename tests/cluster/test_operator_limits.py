@@ -11,7 +11,7 @@ import yaml
 from cluster.control_plane import Client, ControlPlane, may
 from cluster.document_002 import EXAMPLES
 from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, installed
-from gpuledger.operator.crds.definitions import whatap_agent_crd
+from gpuledger.operator.crd_definitions import whatap_agent_crd
 from running import wait_until
 
 DEFINITIONS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"

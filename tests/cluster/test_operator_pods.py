@@ -18,7 +18,7 @@ from cluster.control_plane import ControlPlane, Json
 from cluster.node import Node
 from cluster.operators import WHATAP, Installed, installed
 from running import Program, free_port, get, gpuledger, victoria_metrics, wait_until
-from unit.operator_support import SIMPLE
+from unit.operator.support import SIMPLE
 
 EXPORTER = "whatap-node-agent"
 AGENT = "whatap-open-agent"

@@ -19,7 +19,7 @@ from books_helpers import SETTINGS, told  # noqa: E402  (after the path is set)
 from builders import gpu, process, reading  # noqa: E402
 from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.ledger import Ledger  # noqa: E402
-from gpuledger.ledger.store.prune import Limits  # noqa: E402
+from gpuledger.ledger.store.retention import Limits  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402
 from gpuledger.model import quantities as q  # noqa: E402
 from gpuledger.model.process import GpuProcess, UtilizationSample  # noqa: E402

@@ -15,7 +15,7 @@ from gpuledger.dialects.settings import DEFAULT
 from gpuledger.model.snapshot import Snapshot
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, gpuledger, serving, wait_until
-from unit.replay_helpers import Pages, deep, read
+from unit.sources.replay.support import Pages, deep, read
 
 # What a node tells of its own work, not of the machine that it reads.
 LIVE = re.compile(r"# |gpuledger_(source_info|build_info|ticks_total|tick_|collector_|paused|config_)")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.agent.deliver.records import Block
+from gpuledger.agent.deliver.settings import QueueConfig
 from gpuledger.exposition.remote_write import (
     STALE,
     labels_bytes,
@@ -18,8 +20,6 @@ from gpuledger.exposition.remote_write import (
     timestamp_tail,
     value_bytes,
 )
-from gpuledger.outputs.remote_write.block import Block
-from gpuledger.outputs.remote_write.settings import QueueConfig
 from running import get, victoria_metrics, wait_until
 from running import prometheus as started
 from write_helpers import EAGER, sending, settings, until

@@ -16,19 +16,18 @@ import pytest
 from builders import FakeClock
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.report.grouping import GROUPINGS, Key, grouping
-from gpuledger.ledger.report.party import party_of
+from gpuledger.ledger.report.grouping import GROUPINGS, Key, grouping, party_of
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.evidence import explain
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.retention import Limits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import ENERGY
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.workloads.naming import Workloads
 from report_helpers import EVER, HOUR, folded, lines_of, report_of, same
-from unit.simulator_helpers import UNIX, Node
+from unit.sources.simulator.support import UNIX, Node
 
 # One process makes the week, whichever tests of it others run.
 pytestmark = pytest.mark.xdist_group("week")

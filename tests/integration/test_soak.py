@@ -11,8 +11,8 @@ import pytest
 
 from books_helpers import assert_books_balance, rows
 from builders import FakeClock
-from gpuledger.cli.wiring import assemble_node
-from gpuledger.outputs.routes import Request
+from gpuledger.app.wiring import assemble_node
+from gpuledger.http.routes import Request
 from nvml.library import build, load
 from running import serving
 from soaking import PATHS, Churn, ask, look
@@ -31,7 +31,7 @@ def test_a_node_holds_no_more_after_many_ticks_than_after_some(
     monkeypatch.setattr("gpuledger.sources.nvml.library.CDLL", lambda _: library)
     # What is kept for some minutes is let go of within a round of five seconds a step.
     clock = FakeClock()
-    monkeypatch.setattr("gpuledger.cli.wiring.SystemClock", lambda: clock)
+    monkeypatch.setattr("gpuledger.app.wiring.SystemClock", lambda: clock)
     values = {
         "source": "nvml",
         "state_dir": str(tmp_path / "books"),

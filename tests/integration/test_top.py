@@ -222,10 +222,10 @@ def test_serve_does_not_load_what_draws():
 _LOADED = """
 import sys
 from pathlib import Path
-from gpuledger.cli.lean import leave_out_tls
+from gpuledger.cli.main import leave_out_tls
 leave_out_tls()
 import gpuledger.cli.serve
-from gpuledger.cli.wiring import assemble_node
+from gpuledger.app.wiring import assemble_node
 made = assemble_node({"source": "simulator", "state_dir": "none"})
 made.parts.node.tick()
 print(*sys.modules)

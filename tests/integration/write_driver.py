@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent.parent / "src")]
 
+from gpuledger.agent.deliver.receivers import Receivers  # noqa: E402
+from gpuledger.agent.deliver.settings import QueueConfig, ReceiverSettings  # noqa: E402
 from gpuledger.host.clock import SystemClock  # noqa: E402  (after the path is set)
-from gpuledger.outputs.remote_write.receivers import Receivers  # noqa: E402
-from gpuledger.outputs.remote_write.settings import QueueConfig, ReceiverSettings  # noqa: E402
 from write_helpers import block  # noqa: E402
 
 TARGETS = 7

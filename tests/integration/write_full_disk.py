@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent.parent / "src")]
 
-from gpuledger.outputs.remote_write.settings import DiskQueue  # noqa: E402  (after the path is set)
+from gpuledger.agent.deliver.settings import DiskQueue  # noqa: E402  (after the path is set)
 from running import free_port  # noqa: E402
 from write_helpers import ScriptedReceiver, block, in_order, receiving, sending, settings, until  # noqa: E402
 

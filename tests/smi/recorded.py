@@ -10,7 +10,7 @@ from builders import FakeClock
 from gpuledger.model.process import HostFacts, Start
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.smi.run import NotStarted, Outcome, Ran
+from gpuledger.sources.smi.command import NotStarted, Outcome, Ran
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.nvidia_smi import answer_to, question_of

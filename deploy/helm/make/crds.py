@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.operator.crds.definitions import gpu_monitor_crd, whatap_agent_crd
+from gpuledger.operator.crd_definitions import gpu_monitor_crd, whatap_agent_crd
 
 
 class _Dumper(yaml.SafeDumper):

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.agent.config.model import AgentConfig
+from gpuledger.agent.config.file import AgentConfig
+from gpuledger.agent.deliver.receivers import Receivers
+from gpuledger.agent.deliver.state import ReceiverState
 from gpuledger.agent.discovery.discovery import Discovery
-from gpuledger.agent.discovery.report import SCRAPE_STEPS, SelectionReport
+from gpuledger.agent.discovery.selection import SCRAPE_STEPS, SelectionReport
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.loop import TargetLoop
-from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pool import Pool
-from gpuledger.agent.scrape.state import GroupTotals
+from gpuledger.agent.scrape.state import GroupTotals, PageMemory
 from gpuledger.model.page import MapHealth
 from gpuledger.model.source import Clock
-from gpuledger.outputs.remote_write.receivers import Receivers
-from gpuledger.outputs.remote_write.state import ReceiverState
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.agent.discovery.report import STEPS
+from gpuledger.agent.discovery.selection import STEPS
 from gpuledger.model.family import Family, FamilySpec, MetricType, single
 
 if TYPE_CHECKING:
     # The catalogue of families is told without the packages of the agent, too.
     from gpuledger.agent.agent import AgentView
+    from gpuledger.agent.deliver.state import ReceiverState
     from gpuledger.agent.scrape.state import GroupTotals
-    from gpuledger.outputs.remote_write.state import ReceiverState
 
 _LOOPS: Final = "the agent's scrape loops"
 _CLUSTER: Final = "the cluster's API server"
@@ -209,7 +209,7 @@ SPECS: Final = (
 )
 
 
-def tell(view: AgentView) -> Iterator[Family]:
+def agent_families(view: AgentView) -> Iterator[Family]:
     """All families of one moment."""
     yield single(BUILD, 1, __version__)
     yield single(CONFIG_OK, float(not view.error))

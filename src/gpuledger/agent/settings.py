@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.settings import choice, duration, setting, text
-from gpuledger.model.sizes import size
-from gpuledger.outputs.addresses import Address, as_address
+from gpuledger.http.addresses import Address, as_address
+from gpuledger.model.settings import choice, duration, setting, size, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,37 +15,34 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
-from gpuledger.agent.config.model import AgentConfig
-from gpuledger.agent.config.reading import read_agent_config
+from gpuledger.agent.config.file import AgentConfig, read_agent_config
 from gpuledger.agent.discovery.discovery import Discovery, Scale
 from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.kubernetes.vault import Vault
-from gpuledger.agent.routes import routes_of
-from gpuledger.agent.scrape.memory import PageMemory
+from gpuledger.agent.pages import routes_of
+from gpuledger.agent.scrape.state import PageMemory
+from gpuledger.agent.secrets import Vault
 from gpuledger.agent.settings import AgentSettings
-from gpuledger.cli.descriptors import within_descriptors
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import set_up
-from gpuledger.cli.main import no_words
-from gpuledger.cli.serving import complain_once, say_addresses, stop_request
-from gpuledger.config.agent import AGENT
+from gpuledger.app.flags import no_words, parse, parser
+from gpuledger.app.logs import set_up
+from gpuledger.app.serving import complain_once, say_addresses, stop_request, within_descriptors
 from gpuledger.config.assemble import assemble
+from gpuledger.config.cluster import AGENT
 from gpuledger.config.settings import LogSettings
-from gpuledger.config.watch import FileWatch
 from gpuledger.host.clock import SystemClock
-from gpuledger.host.documents import read_document
+from gpuledger.host.files import FileWatch
+from gpuledger.host.yaml_documents import read_document
+from gpuledger.http.connection import Connection
+from gpuledger.http.hosts import HostNames, allowed_hosts
+from gpuledger.http.limits import Limits
+from gpuledger.http.server import HttpServer
+from gpuledger.kubernetes.access import Access
 from gpuledger.ledger.store.place import state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build
-from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
-from gpuledger.outputs.connection import Connection
-from gpuledger.outputs.http import HttpServer
-from gpuledger.outputs.limits import Limits
-from gpuledger.workloads.pods.access import Access
 
 if TYPE_CHECKING:
-    from gpuledger.outputs.web_config.web import Web
+    from gpuledger.http.web_config.web import Web
 
 log = logging.getLogger("gpuledger.agent")
 
@@ -101,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
 def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
     import yaml
 
-    from gpuledger.agent.engine.prometheus import prometheus_config
+    from gpuledger.agent.prometheus_engine import prometheus_config
 
     config = read_agent_config(file, environ)
     share = settings.own_shard(environ)
@@ -238,6 +235,6 @@ def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:
 def _web(settings: AgentSettings, clock: SystemClock) -> Web | None:
     if not settings.web_config:
         return None
-    from gpuledger.outputs.web_config.web import Web
+    from gpuledger.http.web_config.web import Web
 
     return Web(Path(settings.web_config), clock)

@@ -11,10 +11,10 @@ from threading import Thread
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.cli.command import begin
-from gpuledger.cli.logs import quiet_node, set_up, warn_if_simulated
-from gpuledger.cli.signals import Wake
-from gpuledger.cli.wiring import PATIENCE, Parts, assemble_parts, does_not_answer, vocabularies
+from gpuledger.app.flags import begin
+from gpuledger.app.logs import quiet_node, set_up, warn_if_simulated
+from gpuledger.app.signals import Wake
+from gpuledger.app.wiring import PATIENCE, Parts, assemble_parts, does_not_answer, vocabularies
 from gpuledger.config.node import COLLECT
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.catalogue import known
@@ -24,9 +24,8 @@ from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.page import Dialect, Page
 from gpuledger.model.settings import build
 from gpuledger.node.settings import NodeSettings
-from gpuledger.outputs.textfile import Textfile, write_all
-from gpuledger.outputs.textfile_neighbours import Neighbours
-from gpuledger.outputs.textfile_settings import TextfileSettings
+from gpuledger.outputs.settings import TextfileSettings
+from gpuledger.outputs.textfile import Neighbours, Textfile, write_all
 
 log = logging.getLogger("gpuledger.collect")
 

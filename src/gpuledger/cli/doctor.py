@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.cli.command import begin
-from gpuledger.cli.diagnosis import as_json, as_table, exit_code, run_checks
-from gpuledger.cli.self_diagnosis import NEEDED, map_checks
-from gpuledger.cli.wiring import read_once
-from gpuledger.config.maps import map_settings
-from gpuledger.config.node import NODE
+from gpuledger.app.diagnosis import NEEDED, as_json, as_table, exit_code, map_checks, run_checks
+from gpuledger.app.flags import begin
+from gpuledger.app.wiring import read_once
+from gpuledger.config.node import NODE, map_settings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
-from gpuledger.host.first_sight import NoHost
+from gpuledger.host.procfs import NoHost
 from gpuledger.host.settings import HostSettings
+from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import books_checks
 from gpuledger.model.checks import Check
@@ -28,8 +27,7 @@ from gpuledger.model.devices import Device
 from gpuledger.model.settings import build, choice, setting
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.outputs.checks import output_checks
-from gpuledger.outputs.settings import HttpSettings
-from gpuledger.outputs.textfile_settings import TextfileSettings
+from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.sources.checks import source_checks
 from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings

@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from os import environ
 
-from gpuledger.cli.books import now_in, open_history
-from gpuledger.cli.flags import parse, parser
+from gpuledger.app.books import now_in, open_history
+from gpuledger.app.flags import parse, parser
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING
 from gpuledger.config.report import ExplainSettings
 from gpuledger.ledger.report.explain import Explanation, HandoverLine, Interval, SessionLine, merged
+from gpuledger.ledger.report.formats import iso
 from gpuledger.ledger.report.moments import period
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
-from gpuledger.ledger.report.shapes import iso
-from gpuledger.ledger.seconds import HOUR
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.evidence import explain
+from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build
 from gpuledger.model.text import in_one_line

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from gpuledger import __version__
 from gpuledger.agent.families import SPECS as AGENT_SPECS
-from gpuledger.cli.command import begin
+from gpuledger.app.flags import begin
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.family import FamilySpec

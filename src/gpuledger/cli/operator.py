@@ -12,30 +12,27 @@ from secrets import token_hex
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.cli.descriptors import within_descriptors
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import set_up
-from gpuledger.cli.main import no_words
-from gpuledger.cli.operator_checks import EXPORTER_RESTARTS, check_agent, check_exporter
-from gpuledger.cli.serving import complain_once, hear, say_addresses, stop_request
+from gpuledger.app.flags import no_words, parse, parser
+from gpuledger.app.logs import set_up
+from gpuledger.app.operator_checks import EXPORTER_RESTARTS, check_agent, check_exporter
+from gpuledger.app.serving import complain_once, hear, say_addresses, stop_request, within_descriptors
 from gpuledger.config.assemble import assemble
-from gpuledger.config.operator import OPERATOR
+from gpuledger.config.cluster import OPERATOR
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.clock import SystemClock
+from gpuledger.http.addresses import Address
+from gpuledger.http.hosts import HostNames, allowed_hosts
+from gpuledger.http.limits import Limits
+from gpuledger.http.server import HttpServer
+from gpuledger.kubernetes.cluster import find_access
+from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build
-from gpuledger.operator.facts import Facts, Owner, read_facts
+from gpuledger.operator.facts import Facts, Owner, Place, read_facts
 from gpuledger.operator.operator import Operator
-from gpuledger.operator.place import Place
 from gpuledger.operator.routes import routes_of
 from gpuledger.operator.settings import OperatorSettings
 from gpuledger.operator.watching import quiet
-from gpuledger.outputs.addresses import Address
-from gpuledger.outputs.allowed_hosts import HostNames, allowed_hosts
-from gpuledger.outputs.http import HttpServer
-from gpuledger.outputs.limits import Limits
-from gpuledger.workloads.pods.cluster import find_access
-from gpuledger.workloads.pods.settings import ApiServerSettings
 
 log = logging.getLogger("gpuledger.operator")
 

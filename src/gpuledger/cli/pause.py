@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuledger.cli.ask import ask
-from gpuledger.cli.command import begin
+from gpuledger.app.control_socket import ask
+from gpuledger.app.flags import begin
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.model.settings import build, duration, setting, text
-from gpuledger.node.pause import LONGEST, USUAL
+from gpuledger.node.health import LONGEST, USUAL
 from gpuledger.node.settings import ControlSettings
 
 _ABOUT = """\

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpuledger import __version__
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import set_up
-from gpuledger.cli.signals import StopRequest
+from gpuledger.app.flags import parse, parser
+from gpuledger.app.logs import set_up
+from gpuledger.app.signals import StopRequest
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.config.settings import LogSettings

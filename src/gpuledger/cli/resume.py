@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from gpuledger.cli.ask import ask
-from gpuledger.cli.command import begin
+from gpuledger.app.control_socket import ask
+from gpuledger.app.flags import begin
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.node.settings import ControlSettings
 

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.cli.command import Read, begin
-from gpuledger.cli.descriptors import within_descriptors
-from gpuledger.cli.logs import set_up, warn_if_simulated
-from gpuledger.cli.reload import Reloader
-from gpuledger.cli.serving import complain_once, say_addresses, stop_request
-from gpuledger.cli.wiring import Parts, assemble_node
+from gpuledger.app.flags import Read, begin
+from gpuledger.app.logs import set_up, warn_if_simulated
+from gpuledger.app.reload import Reloader
+from gpuledger.app.serving import complain_once, say_addresses, stop_request, within_descriptors
+from gpuledger.app.wiring import Parts, assemble_node
 from gpuledger.config.node import NODE
 from gpuledger.config.settings import LogSettings
+from gpuledger.http.connection import Connection
+from gpuledger.http.limits import Limits
+from gpuledger.http.server import HttpServer
 from gpuledger.model.settings import build
-from gpuledger.outputs.connection import Connection
-from gpuledger.outputs.http import HttpServer
-from gpuledger.outputs.limits import Limits
 
 log = logging.getLogger("gpuledger.serve")
 

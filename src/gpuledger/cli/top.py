@@ -11,12 +11,11 @@ from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.logs import quiet_node, set_up
-from gpuledger.cli.main import no_words
-from gpuledger.cli.node_api import Access
-from gpuledger.cli.signals import StopRequest
-from gpuledger.cli.top_feeds import LocalFeed, RemoteFeed
+from gpuledger.app.flags import no_words, parse, parser
+from gpuledger.app.logs import quiet_node, set_up
+from gpuledger.app.node_api import Access
+from gpuledger.app.signals import StopRequest
+from gpuledger.app.top_feeds import LocalFeed, RemoteFeed
 from gpuledger.config.assemble import assemble
 from gpuledger.config.node import EVERYTHING, TOP
 from gpuledger.config.settings import LogSettings

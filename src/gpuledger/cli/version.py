@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from gpuledger import __version__
-from gpuledger.cli.flags import parse, parser
-from gpuledger.cli.main import no_words
+from gpuledger.app.flags import no_words, parse, parser
 
 
 def run(arguments: Sequence[str]) -> int:

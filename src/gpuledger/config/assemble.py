@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpuledger.host.documents import read_document
+from gpuledger.host.yaml_documents import read_document
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.settings import Setting, declared
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from gpuledger.config.dcgm_exporter import DcgmExporterSettings
-from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
+from collections.abc import Mapping
+from typing import Any
+
+from gpuledger.config.dcgm import DcgmExporterSettings
+from gpuledger.config.exporter_flags import NvidiaGpuExporterSettings
 from gpuledger.config.report import ExplainSettings, ReportSettings
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.settings import HostSettings
+from gpuledger.http.hosts import HostNames
+from gpuledger.http.limits import Limits
+from gpuledger.http.settings import HttpSettings
+from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
+from gpuledger.model.settings import build
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings, ReloadSettings
-from gpuledger.outputs.allowed_hosts import HostNames
-from gpuledger.outputs.limits import Limits
-from gpuledger.outputs.settings import HttpSettings
-from gpuledger.outputs.textfile_settings import TextfileSettings
+from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
@@ -22,8 +27,8 @@ from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.open import MapSettings
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.settings import KubernetesSettings
 from gpuledger.workloads.slurm.settings import SlurmSettings
 
 NODE: dict[str, type] = {
@@ -96,3 +101,15 @@ TOP: dict[str, type] = {
 # One file serves all commands: what is none of a command's own settings may still stand in it.
 _REPORTS = (Prices, FleetSettings, ReportSettings, ExplainSettings)
 EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), *TOP.values(), *_REPORTS})
+
+
+def map_settings(values: Mapping[str, Any]) -> MapSettings:
+    """The maps that these values (`config.assemble`) ask for."""
+    return MapSettings(
+        build(KubernetesSettings, values),
+        build(PodResourcesSettings, values),
+        build(SlurmSettings, values),
+        build(JobMapSettings, values),
+        build(ContainerSettings, values),
+        build(DialectSettings, values).node_name,
+    )

@@ -8,9 +8,7 @@ from gpuledger.dialects.dcgm.collectors import DEFAULT
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.native.dialect import NativeDialect
-from gpuledger.dialects.process import process_dialect
-from gpuledger.dialects.rows import Rows
-from gpuledger.dialects.session import session_dialect
+from gpuledger.dialects.process_session import Rows, process_dialect, session_dialect
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.model.errors import unknown

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuledger.exposition import openmetrics, text
+from gpuledger.exposition import text
+from gpuledger.exposition import text as openmetrics
 from gpuledger.model.family import Family
 
 
@@ -20,13 +21,13 @@ class Format:
     encode: Callable[[Iterable[Family]], bytes]
 
 
-TEXT = Format("text/plain", frozenset({"0.0.4"}), text.CONTENT_TYPE, text.encode)
+TEXT = Format("text/plain", frozenset({"0.0.4"}), text.TEXT_CONTENT_TYPE, text.encode_text)
 # 0.0.1 is what Prometheus called the format before it was finished; its parser reads 1.0.0 as well.
 OPENMETRICS = Format(
     "application/openmetrics-text",
     frozenset({"1.0.0", "0.0.1"}),
-    openmetrics.CONTENT_TYPE,
-    openmetrics.encode,
+    openmetrics.OPENMETRICS_CONTENT_TYPE,
+    openmetrics.encode_openmetrics,
 )
 FORMATS = (TEXT, OPENMETRICS)
 

@@ -10,10 +10,9 @@ from math import inf
 from gpuledger.ledger.energy.booking import INTEGRATED, MEASURED
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.journal import OWNERS, ROWS, Journal
-from gpuledger.ledger.kept import KeptGpu
+from gpuledger.ledger.held_series import Held, HeldSeries, Labels
+from gpuledger.ledger.journal import OWNERS, ROWS, Journal, KeptGpu
 from gpuledger.ledger.ownership import Ownership
-from gpuledger.ledger.told import Held, HeldSeries, Labels
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import (
     IDLE,

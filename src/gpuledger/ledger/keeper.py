@@ -8,12 +8,11 @@ from dataclasses import replace
 from itertools import chain
 
 from gpuledger.ledger.accounts import Accounts
+from gpuledger.ledger.allocation_times import Handed
 from gpuledger.ledger.energy.counter import Counter as EnergyCounter
 from gpuledger.ledger.energy.energy import EnergyBook, Stored
 from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
-from gpuledger.ledger.handed import Handed
-from gpuledger.ledger.journal import Books, EpochEntry, GpuEntry, Journal
-from gpuledger.ledger.kept import Kept, KeptGpu
+from gpuledger.ledger.journal import Books, EpochEntry, GpuEntry, Journal, Kept, KeptGpu
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.spans import SpanBook
 from gpuledger.model.devices import Device, Gpu, Instance

@@ -2,28 +2,102 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import accumulate
 
 from gpuledger.ledger.accounts import Accounts
-from gpuledger.ledger.durations import Durations
+from gpuledger.ledger.allocation_times import Handed
+from gpuledger.ledger.device_states import DeviceStates, sm_ratios
 from gpuledger.ledger.energy.booking import Policy
 from gpuledger.ledger.energy.energy import WANTS, EnergyBook
 from gpuledger.ledger.energy.floor import given_floors
 from gpuledger.ledger.energy.gpu_book import Posted
-from gpuledger.ledger.handed import Handed
 from gpuledger.ledger.journal import Books
 from gpuledger.ledger.keeper import Keeper
-from gpuledger.ledger.membership import Membership
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.states import DeviceStates, sm_ratios
-from gpuledger.model.process import ProcessKey
+from gpuledger.model.family import Distribution
+from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import EnergyState, LedgerState
 from gpuledger.model.snapshot import Snapshot
+
+# From a test run to a training of a week; seconds.
+BOUNDS = (10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
+
+
+class Durations:
+    """Counts since the program started, by Gpu uuid."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+        self._told: dict[str, Distribution] = {}
+
+    def add(self, uuid: str, seconds: float) -> None:
+        """Take in a Session that has ended; one over which the wall clock was set back counts as 0 s."""
+        seconds = max(seconds, 0.0)
+        counts = self._counts.setdefault(uuid, [0] * (len(BOUNDS) + 1))
+        counts[bisect_left(BOUNDS, seconds)] += 1
+        self._sums[uuid] = self._sums.get(uuid, 0.0) + seconds
+        running = tuple(accumulate(counts))
+        told = Distribution(BOUNDS, running[:-1], running[-1], self._sums[uuid])
+        # A new mapping each time: Pages hold the old ones.
+        self._told = {**self._told, uuid: told}
+
+    def told(self) -> Mapping[str, Distribution]:
+        """As of now."""
+        return self._told
+
+
+class Membership:
+    """Keeps at most `most` told processes per Device.
+
+    A place goes to the largest by memory, then SM share, and is kept until exit: a series that came and
+    went with every memory change would be worth less than none.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._told: dict[str, frozenset[ProcessKey]] = {}
+
+    def post(
+        self, snapshot: Snapshot, present: Mapping[str, Collection[ProcessKey]]
+    ) -> Mapping[str, frozenset[ProcessKey]]:
+        """The processes beyond the cap, by Device uuid; Devices within it are not in the answer.
+
+        `present` are those of the Snapshot before: while a Device is within the cap, all of them are told.
+        """
+        untold: dict[str, frozenset[ProcessKey]] = {}
+        crowded: dict[str, frozenset[ProcessKey]] = {}
+        for reading in snapshot.holders:
+            uuid = reading.device.uuid
+            if reading.processes is None:
+                if uuid in self._told:
+                    crowded[uuid] = self._told[uuid]
+            elif len(reading.processes) > self._most:
+                before = self._told.get(uuid) or frozenset(present.get(uuid, ()))
+                crowded[uuid] = self._choose(reading.processes, before)
+                untold[uuid] = frozenset(process.key for process in reading.processes) - crowded[uuid]
+        self._told = crowded
+        return untold
+
+    def _choose(
+        self, processes: tuple[GpuProcess, ...], before: frozenset[ProcessKey]
+    ) -> frozenset[ProcessKey]:
+        keys = {process.key: process for process in processes}
+        staying = sorted((keys[key] for key in before if key in keys), key=_rank)
+        waiting = sorted((process for key, process in keys.items() if key not in before), key=_rank)
+        return frozenset(process.key for process in (staying + waiting)[: self._most])
+
+
+def _rank(process: GpuProcess) -> tuple[bool, float, float, int]:
+    # What only draws comes last: the process and session dialects do not even tell it.
+    return (not process.computes, -(process.memory or 0), -(process.usage.sm or 0.0), process.pid)
 
 
 class Ledger:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.activity import all_hold
+from gpuledger.ledger.device_states import all_hold
 from gpuledger.ledger.ownership import PATIENCE
-from gpuledger.ledger.stays import seconds_since
+from gpuledger.ledger.watched_time import seconds_since
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import OwnerRow

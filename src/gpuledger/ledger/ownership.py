@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import AWAITED, UNKNOWN, Workload
@@ -96,3 +98,19 @@ class Ownership:
         self.owner_labels.clear()
         self.changed = True
         return True
+
+
+_NAMES = tuple(item.name for item in fields(Workload))
+
+
+def owner_words(owner: Workload) -> dict[str, object]:
+    """Field by name, without those of which nothing is known."""
+    return {name: word for name in _NAMES if (word := getattr(owner, name)) != getattr(UNKNOWN, name)}
+
+
+def owner_from(words: Mapping[str, Any]) -> Workload:
+    """What `owner_words` said, also after JSON, which has lists for tuples."""
+    if not words:
+        return UNKNOWN
+    labels = tuple((name, value) for name, value in words.get("labels", ()))
+    return Workload(**{**words, "labels": labels})

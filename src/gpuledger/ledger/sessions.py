@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 
-from gpuledger.ledger.activity import holds, is_still
+from gpuledger.ledger.device_states import holds, is_still
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.energy.counter import LONGEST
 from gpuledger.ledger.energy.gpu_book import Posted
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.ownership import not_less
-from gpuledger.ledger.seconds import Marked
-from gpuledger.ledger.stays import Stay, seconds_since
+from gpuledger.ledger.watched_time import Marked, Stay, seconds_since
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import Reading, Snapshot

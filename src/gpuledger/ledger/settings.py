@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, choice, duration, integer, number, setting, text
-from gpuledger.model.sizes import size
+from gpuledger.model.settings import Reload, choice, duration, integer, number, setting, size, text
 
 
 def _limit(value: object) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.gpu_book import Posted
-from gpuledger.ledger.seconds import HOUR
+from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.session import UNOBSERVED
 

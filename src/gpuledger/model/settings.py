@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from re import findall, fullmatch
-from typing import Any, TypeVar, cast
+from re import ASCII, IGNORECASE, findall, fullmatch
+from re import compile as pattern
+from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -226,3 +227,28 @@ def _shown(seconds: float) -> str:
 def _sum_of_parts(written: str) -> float:
     parts = findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|y)", written)
     return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
+
+
+_PREFIXES: Final = " kmgtpe"
+_SIZE: Final = pattern(r"(\d{1,18})(?:\.(\d{1,18}))?\s*(?:([kmgtpe])(i?))?b?", ASCII | IGNORECASE)
+
+
+def size(value: object) -> int:
+    """Bytes; kB, MB, GB are 1000s, KiB, MiB, GiB are 1024s. Raises ValueError with what is wanted."""
+    return _bytes(value, 1000)
+
+
+def binary_size(value: object) -> int:
+    """Bytes; KB, MB, GB are 1024s as KiB, MiB, GiB are. Raises ValueError with what is wanted."""
+    return _bytes(value, 1024)
+
+
+def _bytes(value: object, thousand: int) -> int:
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError("a size such as 512MB or 2GiB is wanted")
+    whole, part, prefix, binary = match.groups("")
+    unit: int = (1024 if binary else thousand) ** _PREFIXES.index(prefix.lower() or " ")
+    # Exact: no float has all bytes of a large size.
+    scale: int = 10 ** len(part)
+    return (2 * int(whole + part) * unit + scale) // (2 * scale)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from re import Match
 from re import compile as pattern
+from typing import Final
+
+from gpuledger.model.settings import text
 
 _ESCAPES = pattern(r"(?:\\x[0-9a-f]{2})+")
 LONGEST_NAME = 128
@@ -60,3 +64,38 @@ def _spelled(char: str) -> str:
     if 0xD800 <= code <= 0xDFFF:
         return f"\\u{code:04x}"
     return char
+
+
+# Milliseconds, and whether the unit is only for what is so many of it and no more.
+_UNITS: Final = (
+    *(("y", 365 * 86_400_000, True), ("w", 7 * 86_400_000, True), ("d", 86_400_000, False)),
+    *(("h", 3_600_000, False), ("m", 60_000, False), ("s", 1000, False), ("ms", 1, False)),
+)
+
+
+def as_prometheus(seconds: float) -> str:
+    """`1m30s`, to the millisecond: what `settings.duration` reads, too."""
+    left = round(seconds * 1000)
+    found = ""
+    for unit, size, whole in _UNITS:
+        if left >= size and not (whole and left % size):
+            found += f"{left // size}{unit}"
+            left %= size
+    return found or "0s"
+
+
+def is_wanted(name: str, wanted: tuple[str, ...]) -> bool:
+    """Whether `name` is one of the wanted, of which a trailing * stands for any ending."""
+    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in wanted)
+
+
+def wanted_name(wants: str) -> Callable[[object], str]:
+    """A parser of one such name; `wants` says in an error what is wanted."""
+
+    def parse(value: object) -> str:
+        name = text(value).strip()
+        if not name or "*" in name[:-1] or any(char.isspace() for char in name):
+            raise ValueError(f"{wants}, a * only at the end")
+        return name
+
+    return parse

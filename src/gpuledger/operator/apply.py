@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpuledger.kubernetes.writing import Api, Json, Refused
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.counts import Counts
 from gpuledger.operator.facts import Owner
 from gpuledger.operator.kinds import (
@@ -23,7 +23,7 @@ from gpuledger.operator.kinds import (
     path_of,
     uid_of,
 )
-from gpuledger.operator.listing import list_all, list_made
+from gpuledger.operator.objects_listing import list_all, list_made
 from gpuledger.operator.owned import Owned, strangers
 from gpuledger.operator.render.names import owned_by
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gpuledger.host.documents import read_document
+from gpuledger.host.yaml_documents import read_document
+from gpuledger.kubernetes.access import Access
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.programs import Check, takes_all
 from gpuledger.operator.schema.nodes import Fields, Text
@@ -104,3 +105,12 @@ def read_facts(file: Path) -> Facts:
     if problem is not None:
         raise UsageError(str(problem))
     return made(Facts, {**said, "owner": _NOBODY}, {**_FIELDS, "owner": ("owner", same)})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The API server, the operator's own namespace, and the name by which it holds the Lease."""
+
+    access: Access
+    namespace: str
+    identity: str

@@ -90,7 +90,7 @@ class View:
     objects: dict[str, int] = field(default_factory=dict)
 
 
-def tell(view: View) -> Iterator[Family]:
+def operator_families(view: View) -> Iterator[Family]:
     """Every family, in the order of the catalogue."""
     yield single(BUILD, 1.0, __version__)
     yield single(LEADING, float(view.leading))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.operator.api import Json
+from gpuledger.kubernetes.access import MANAGER
+from gpuledger.kubernetes.writing import Json
 from gpuledger.operator.facts import Owner
-from gpuledger.operator.render.names import MANAGER, MONITOR, MONITOR_KIND
+from gpuledger.operator.render.names import MONITOR, MONITOR_KIND
 from gpuledger.operator.spec import GPU_MONITOR, WHATAP_AGENT
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"

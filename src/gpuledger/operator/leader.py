@@ -7,9 +7,9 @@ import logging
 from datetime import UTC, datetime
 from typing import Final
 
+from gpuledger.kubernetes.writing import Api, Json, Refused
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.kinds import LEASE
 
 log = logging.getLogger("gpuledger.operator")

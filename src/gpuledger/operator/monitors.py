@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from gpuledger.operator.api import Json
+from gpuledger.kubernetes.writing import Json
 from gpuledger.operator.kinds import is_ending, uid_of, version_of
-from gpuledger.operator.last_good import Good, recalled, text_of
 from gpuledger.operator.overlap import Claim, overlaps
 from gpuledger.operator.reading import Read, read
 from gpuledger.operator.render.objects import Rendered
 from gpuledger.operator.rollout import Deadline
 from gpuledger.operator.spec import GpuMonitor
 from gpuledger.operator.status import Targets, Trouble
+
+# In bytes, of one and a half megabytes that the API server takes for all of a resource.
+_LONGEST: Final = 256 << 10
+
+
+@dataclass(slots=True)
+class Good:
+    """A specification, its text, and its objects: None while they were not rendered."""
+
+    text: str
+    asked: GpuMonitor
+    rendered: Rendered | None = None
+
+    @property
+    def kept(self) -> str | None:
+        """The text as a status has it; None for one that is too long to stand there twice."""
+        return self.text if len(self.text.encode()) <= _LONGEST else None
+
+
+def text_of(body: Json) -> str:
+    """A resource's specification: the same text for the same content."""
+    return json.dumps(body.get("spec") or {}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def recalled(body: Json) -> Good | None:
+    """What a resource's status says; None where it says nothing that this operator would still take."""
+    text = str((body.get("status") or {}).get("appliedSpec") or "")
+    try:
+        found = read({**body, "spec": json.loads(text)})
+    except ValueError:
+        return None
+    return None if found.monitor is None else Good(text, found.monitor)
+
 
 # From a resource and what was read from it to the objects that it asks for.
 Render = Callable[[Json, GpuMonitor], Rendered]

@@ -9,16 +9,15 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
+from gpuledger.kubernetes.writing import Api, HttpTransport, Json, Refused
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.operator.api import Api, HttpTransport, Json, Refused
 from gpuledger.operator.counts import Counts
-from gpuledger.operator.crds.definitions import foreign
-from gpuledger.operator.facts import Facts
+from gpuledger.operator.crd_definitions import foreign
+from gpuledger.operator.facts import Facts, Place
 from gpuledger.operator.families import View
 from gpuledger.operator.kinds import DEFINITION, GPU_MONITORS, WHATAP_AGENTS, Kind, as_owner
 from gpuledger.operator.leader import Leader
-from gpuledger.operator.place import Place
 from gpuledger.operator.render.objects import Rendered, render
 from gpuledger.operator.settings import OperatorSettings
 from gpuledger.operator.spec import GpuMonitor

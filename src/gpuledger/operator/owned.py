@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from gpuledger.operator.api import Json
+from gpuledger.kubernetes.writing import Json
 from gpuledger.operator.kinds import Key, key_of, owner_of, uid_of, version_of
 
 

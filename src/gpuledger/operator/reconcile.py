@@ -11,19 +11,47 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from gpuledger.kubernetes.writing import Api, Json, Refused
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.api import Api, Json, Refused
 from gpuledger.operator.apply import Applier, Outcome, Rejected
-from gpuledger.operator.conditions import joined
 from gpuledger.operator.counts import Counts
-from gpuledger.operator.due import Due
-from gpuledger.operator.events import Events
+from gpuledger.operator.events import Events, Teller
 from gpuledger.operator.kinds import Key, is_ending, resource_path
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.owned import Owned
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.status import Trouble
-from gpuledger.operator.telling import Teller
+from gpuledger.operator.status import Trouble, joined
+
+
+class Due:
+    """Keys with the time at which each is due, by the running loop's clock."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        self._changed = asyncio.Event()
+
+    def wake(self, key: str, after: float = 0.0) -> None:
+        """In so many seconds, or when it was due already if that is sooner."""
+        at = asyncio.get_running_loop().time() + after
+        if at < self._times.get(key, float("inf")):
+            self._times[key] = at
+            self._changed.set()
+
+    async def next(self) -> str:
+        """The next key, once it is due."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            soonest = min(self._times, key=self._times.__getitem__, default=None)
+            left = None if soonest is None else self._times[soonest] - loop.time()
+            if soonest is not None and left is not None and left <= 0:
+                del self._times[soonest]
+                return soonest
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                continue
+
 
 log = logging.getLogger("gpuledger.operator")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuledger.operator.api import Json
+from gpuledger.kubernetes.writing import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuledger.http.addresses import Address, as_address
+from gpuledger.kubernetes.cluster import SERVICE_ACCOUNT, own_namespace
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, duration, setting, text
-from gpuledger.outputs.addresses import Address, as_address
-from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, own_namespace
 
 
 @dataclass(frozen=True, slots=True)

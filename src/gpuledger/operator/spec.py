@@ -199,3 +199,16 @@ class GpuMonitor:
     def key(self) -> str:
         """Which it is among all: kind and name."""
         return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One line for the resource's status. `path` is the field's, as
+    `spec.features.openAgent.targets[0].endpoints[0].interval`.
+    """
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message

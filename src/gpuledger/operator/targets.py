@@ -11,12 +11,12 @@ from typing import Final
 
 import aiohttp
 
+from gpuledger.http.addresses import Address
+from gpuledger.kubernetes.writing import Api, Json
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.api import Api, Json
 from gpuledger.operator.kinds import POD
 from gpuledger.operator.render.names import ENGINE
 from gpuledger.operator.status import Targets
-from gpuledger.outputs.addresses import Address
 
 # The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
 Fetch = Callable[[str], Awaitable[bytes]]

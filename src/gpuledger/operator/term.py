@@ -7,22 +7,20 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from gpuledger.kubernetes.writing import Api, Json
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.operator.api import Api, Json
 from gpuledger.operator.apply import Applier
 from gpuledger.operator.counts import Counts
-from gpuledger.operator.due import Due
-from gpuledger.operator.events import Events
+from gpuledger.operator.events import Events, Teller
+from gpuledger.operator.facts import Place
 from gpuledger.operator.kinds import KINDS, Kind
-from gpuledger.operator.listing import list_all, list_made
 from gpuledger.operator.monitors import Monitors, Render
+from gpuledger.operator.objects_listing import list_all, list_made
 from gpuledger.operator.owned import Owned
-from gpuledger.operator.place import Place
-from gpuledger.operator.reconcile import Reconciler
+from gpuledger.operator.reconcile import Due, Reconciler
 from gpuledger.operator.settings import OperatorSettings
 from gpuledger.operator.targets import Fetch, TargetCounter, agents_of
-from gpuledger.operator.telling import Teller
 from gpuledger.operator.watching import Watch, Watched
 
 log = logging.getLogger("gpuledger.operator")

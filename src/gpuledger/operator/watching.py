@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import kopf
 
+from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.writing import Json
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.api import Json
 from gpuledger.operator.kinds import KINDS, OURS, Kind
-from gpuledger.workloads.pods.access import Access
 
 # Tokens are rotated in their files: so often they are read anew.
 _TOKEN_SECONDS: Final = 300.0

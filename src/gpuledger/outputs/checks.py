@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.host.clock import SystemClock
+from gpuledger.http.addresses import Address, listening_sockets
+from gpuledger.http.settings import HttpSettings
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name, from_bytes
-from gpuledger.outputs.addresses import Address, listening_sockets
-from gpuledger.outputs.settings import HttpSettings
 
 PORT: Final = "output.port"
 TEXTFILE: Final = "output.textfile"
@@ -58,7 +58,7 @@ def _port(address: Address, procfs: Path) -> Iterator[Finding]:
 
 def _web_config(file: Path) -> Iterator[Finding]:
     # Loads OpenSSL, which only who has such a file pays for.
-    from gpuledger.outputs.web_config.current import CurrentWebConfig
+    from gpuledger.http.web_config.current import CurrentWebConfig
 
     what = f"web config {file}"
     try:

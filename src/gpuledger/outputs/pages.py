@@ -9,14 +9,13 @@ from itertools import chain
 
 from gpuledger.exposition.merging import check_specs
 from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, choose_format
+from gpuledger.http.routes import Handler, Request, Response
 from gpuledger.model.errors import unknown
 from gpuledger.model.family import Family
 from gpuledger.model.page import Dialect, Page
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
-from gpuledger.outputs.compression import gzipped, wants_gzip
-from gpuledger.outputs.metrics_page import description
-from gpuledger.outputs.routes import Handler, Request, Response
+from gpuledger.outputs.responses import description, gzipped, wants_gzip
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,85 +1,54 @@
-"""What a user sets about the HTTP server."""
+"""What a user sets about the file that node_exporter's textfile collector reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from re import fullmatch
 
-from gpuledger.model.settings import Reload, setting, text
-from gpuledger.outputs.addresses import Address, parse_address
-from gpuledger.outputs.health import HEALTH, HEALTHY, READY
-
-_TAKEN = frozenset({"/", HEALTHY, READY, HEALTH})
-_TAKEN_BELOW = ("/metrics/", "/api/")
+from gpuledger.model.settings import boolean, duration, setting, text
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """One address to listen on, and the dialects of its metrics page; none are the default ones."""
-
-    address: Address
-    dialects: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.address}{'=' if self.dialects else ''}{','.join(self.dialects)}"
-
-
-def listens(value: object) -> tuple[Listen, ...]:
-    """`ADDR[=dialect,...]`: a YAML list, a repeated flag's values, or one text parted by spaces."""
-    given: Iterable[object] = value if isinstance(value, list | tuple) else text(value).split()
-    found = tuple(_listen(item) for item in given)
-    if not found:
-        raise ValueError("at least one address is wanted")
-    return found
-
-
-def metrics_path(value: object) -> str:
-    """An absolute path that no other page has."""
-    path = text(value).strip()
-    if not path.startswith("/") or any(char in path for char in "?#% \t\r\n") or not path.isascii():
-        raise ValueError("a path such as /metrics is wanted")
-    if path in _TAKEN or path.startswith(_TAKEN_BELOW):
-        raise ValueError(f"{path} is another page of gpuledger; a path such as /metrics is wanted")
-    return path
-
-
-def _listen(item: object) -> Listen:
-    if isinstance(item, Listen):
-        return item
-    address, equals, names = text(item).partition("=")
-    dialects = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
-    if equals and not dialects:
-        raise ValueError("after = at least one dialect is wanted, as in :9400=native")
-    return Listen(parse_address(address), dialects)
+def prom_name(value: object) -> str:
+    """A bare file name that node_exporter takes for one of its own."""
+    name = text(value).strip()
+    # A first letter or digit keeps clear of our own lock and temporary, which begin with a dot.
+    if not fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.prom", name):
+        raise ValueError("a bare file name ending in .prom, such as gpu_processes.prom, is wanted")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """Where gpuledger is asked."""
+class TextfileSettings:
+    """Which file is written, and how often."""
 
-    reload: ClassVar[Reload] = Reload(restart=("listen_address", "web.config.file"))
-
-    listen_address: tuple[Listen, ...] = setting(
-        "listen_address",
-        listens,
-        (Listen(Address("", 9400)),),
-        "serve on this address; with =dialect,... its metrics page tells these dialects",
-        metavar="ADDR[=DIALECT,...]",
-        repeatable=True,
+    every: float | None = setting(
+        "textfile.every",
+        duration("s", lowest=0.05),
+        None,
+        "keep running and write anew this often (default: write once and end)",
+        flags=("--every",),
+        metavar="DURATION",
     )
-    metrics_path: str = setting(
-        "metrics_path",
-        metrics_path,
-        "/metrics",
-        "path of the metrics page; /metrics/<dialect> stays where it is",
-        metavar="PATH",
-    )
-    web_config: str = setting(
-        "web.config.file",
+    directory: str = setting(
+        "textfile.dir",
         text,
-        "",
-        "TLS, client certificates, basic auth and a rate limit, as exporter-toolkit's file says",
-        flags=("--web.config.file", "--web.config-file"),
-        metavar="FILE",
+        "/var/lib/node_exporter/textfile_collector",
+        "directory to write into: the one of node_exporter's --collector.textfile.directory",
+        flags=("--textfile-dir",),
+        metavar="DIR",
+    )
+    file: str = setting(
+        "textfile.file",
+        prom_name,
+        "gpu_processes.prom",
+        "name of the file in it",
+        flags=("--file",),
+        metavar="NAME.prom",
+    )
+    stdout: bool = setting(
+        "textfile.stdout",
+        boolean,
+        False,
+        "print instead of writing a file",
+        flags=("--stdout",),
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuledger.host.first_sight import NoHost
 from gpuledger.host.pci import PciBus
+from gpuledger.host.procfs import NoHost
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.nvml.library import load_library

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event, Thread
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -13,20 +14,69 @@ from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuledger.terminal.details import Fact, facts_of_process
-from gpuledger.terminal.device_columns import device_columns
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.terminal.columns import device_columns, process_columns
 from gpuledger.terminal.feed import Feed
-from gpuledger.terminal.head import Freshness, head_lines, key_line, note_line
+from gpuledger.terminal.header import Freshness, Lines, head_lines, key_line, note_line
 from gpuledger.terminal.line import Glyphs, Line
-from gpuledger.terminal.lines import Lines
 from gpuledger.terminal.order import KEYS
-from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow
-from gpuledger.terminal.process_columns import process_columns
-from gpuledger.terminal.screens import HELP, MEANING, Sheet
+from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow, read_picture
+from gpuledger.terminal.screens import HELP, MEANING, Fact, Sheet, facts_of_process
 from gpuledger.terminal.search import Filter
 from gpuledger.terminal.table import Table
 from gpuledger.terminal.view import View, caption, empty, notes
-from gpuledger.terminal.watcher import Watcher
+
+# Seconds between asks of a node that does not answer.
+_SLOWEST = 5.0
+
+
+class Watcher:
+    """Calls `shows` with each picture, and `misses` with why there is none; both from its own thread."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        interval: float,
+        shows: Callable[[Picture], object],
+        misses: Callable[[str], object],
+    ) -> None:
+        """`interval` is seconds between two asks."""
+        self._feed, self._interval = feed, interval
+        self._shows, self._misses = shows, misses
+        self._ended = Event()
+        self._woken = Event()
+        # A daemon: an ask that waits for its time to run out must not keep the user waiting.
+        self._thread = Thread(target=self._run, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Ask the first time at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more. An ask under way is not waited for."""
+        self._ended.set()
+        self._woken.set()
+
+    def ask(self) -> None:
+        """Do not wait for the next time."""
+        self._woken.set()
+
+    def _run(self) -> None:
+        delay = self._interval
+        while not self._ended.is_set():
+            try:
+                picture = read_picture(self._feed.snapshot())
+            except GpuledgerError as error:
+                delay = max(self._interval, min(_SLOWEST, delay * 1.5))
+                if not self._ended.is_set():
+                    self._misses(str(error))
+            else:
+                delay = self._interval
+                if not self._ended.is_set():
+                    self._shows(picture)
+            self._woken.wait(delay)
+            self._woken.clear()
+
 
 # Lines of a screen on which some may be left empty.
 ROOMY = 30

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
+from rich.cells import cell_len
+
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.terminal.names import clean
+
+# A letter of some scripts bears two marks; one that bears more is meant to disturb.
+_MARKS = 2
+_LONGEST = 256
+
+
+# The same few names come back at every picture.
+@lru_cache(maxsize=16_384)
+def clean(name: str) -> str:
+    """One line that takes only its own place; what is not such text is spelled out, as `\\x1b`."""
+    if name.isascii() and name.isprintable():
+        return name[:_LONGEST]
+    return "".join(_safe(name[:_LONGEST]))
+
+
+def _safe(name: str) -> list[str]:
+    parts: list[str] = []
+    marks = 0
+    for sign in name:
+        category = unicodedata.category(sign)
+        marks = marks + 1 if category == "Mn" else 0
+        # Without a letter before it, a mark would sit on what is drawn to its left. Variation selectors
+        # (of category Mn) change how wide the sign before them is, and terminals do not agree by how much.
+        misplaced = marks > _MARKS or (marks == 1 and (not parts or parts[-1] == " "))
+        selector = 0xFE00 <= ord(sign) <= 0xFE0F or 0xE0100 <= ord(sign) <= 0xE01EF
+        # The colour of a skin, say, is no sign of its own.
+        modifier = category != "Mn" and cell_len(sign) == 0
+        if not sign.isprintable() or category == "Me" or misplaced or selector or modifier:
+            parts.append(sign.encode("unicode_escape").decode() if ord(sign) != 0x5C else sign)
+        else:
+            parts.append(sign)
+    return parts
+
 
 VERSION = "v1"
 

@@ -7,11 +7,10 @@ from typing import TypeVar
 
 from rich.cells import cell_len
 
-from gpuledger.terminal.device_columns import device_columns
+from gpuledger.terminal.columns import device_columns, process_columns
 from gpuledger.terminal.line import Glyphs, Line, Placed, Span, cut, place, row_line
 from gpuledger.terminal.order import KEYS
 from gpuledger.terminal.picture import Picture
-from gpuledger.terminal.process_columns import process_columns
 from gpuledger.terminal.view import Origin, View, banners, caption, empty, notes, title, totals
 
 R = TypeVar("R")

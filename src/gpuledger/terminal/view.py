@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuledger.terminal import figures
+from gpuledger.terminal.columns import sign
 from gpuledger.terminal.line import Glyphs, Line, Span
 from gpuledger.terminal.order import Order, ordered
 from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow
-from gpuledger.terminal.process_columns import sign
 from gpuledger.terminal.search import Filter, of_gpus, on_gpus
 from gpuledger.workloads.checks import REASONS
 

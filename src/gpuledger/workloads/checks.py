@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, warning, works
+from gpuledger.model.checks import Check, Finding, fails, parted, skipped, warning, works
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.source import Clock
+from gpuledger.workloads.containers.open import ContainerReader, is_socket
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.files import JobMapReader
+from gpuledger.workloads.job_map.settings import JobMapSettings
 
 OWNERS: Final = "owners"
 _WHAT: Final = "owners of processes"
@@ -45,10 +52,10 @@ def owner_checks(read: Callable[[], Snapshot | None], needs: tuple[str, ...]) ->
     """One Check that reads once and names everybody. `read` answers None when there are no readings; `needs`
     are the checks of the driver.
     """
-    return (Check(OWNERS, _WHAT, lambda: _look(read()), needs=needs, limit=30.0),)
+    return (Check(OWNERS, _WHAT, lambda: _check_owners(read()), needs=needs, limit=30.0),)
 
 
-def _look(snapshot: Snapshot | None) -> Iterator[Finding]:
+def _check_owners(snapshot: Snapshot | None) -> Iterator[Finding]:
     if snapshot is None:
         yield warning(OWNERS, _WHAT, "no readings", "see the lines about the driver")
         return
@@ -61,3 +68,74 @@ def _look(snapshot: Snapshot | None) -> Iterator[Finding]:
         why, remedy = REASONS.get(reason, ("", "see docs/troubleshooting.md"))
         word = "process" if number == 1 else "processes"
         yield warning(f"{OWNERS}.{reason}", _WHAT, f"{number} {word} {why} ({reason})", remedy)
+
+
+NAMES: Final = "containers.names"
+
+
+def container_checks(settings: ContainerSettings) -> tuple[Check, ...]:
+    """One check for each socket of the settings."""
+    sockets = tuple(settings.sockets())
+    if not sockets:
+        what = "names of containers"
+        return (Check(NAMES, what, lambda: (skipped(NAMES, what, "switched off"),)),)
+    return tuple(
+        Check(NAMES, _what(name), _check_containers(name, path, flag), limit=15.0)
+        for name, path, flag in sockets
+    )
+
+
+def _what(name: str) -> str:
+    return f"{name.capitalize()} containers"
+
+
+def _check_containers(name: str, path: str, flag: str) -> Callable[[], Iterator[Finding]]:
+    def look() -> Iterator[Finding]:
+        if not is_socket(path):
+            yield skipped(NAMES, _what(name), f"no socket at {path}")
+            return
+        try:
+            found = ContainerReader(path, flag).read()
+        except GpuledgerError as error:
+            why, remedy = parted(error)
+            # Without names containers are told by their ids.
+            yield warning(NAMES, _what(name), why, remedy)
+        else:
+            yield works(NAMES, _what(name), f"{len(found)} running at {path}")
+
+    return look
+
+
+JOB_MAP: Final = "job_map.directory"
+
+_JOB_MAP_SUBJECT: Final = "job-mapping directory"
+
+
+def job_map_checks(settings: JobMapSettings, clock: Clock) -> tuple[Check, ...]:
+    """One check of the directory that the settings name."""
+    return (Check(JOB_MAP, _JOB_MAP_SUBJECT, lambda: _check_job_map(settings, clock)),)
+
+
+def _check_job_map(settings: JobMapSettings, clock: Clock) -> Iterator[Finding]:
+    if not settings.directory:
+        yield skipped(JOB_MAP, _JOB_MAP_SUBJECT, "no --hpc-job-mapping-dir")
+        return
+    try:
+        found = JobMapReader(Path(settings.directory), clock=clock).read()
+    except GpuledgerError as error:
+        why, remedy = parted(error)
+        yield fails(JOB_MAP, _JOB_MAP_SUBJECT, why, remedy)
+        return
+    if not found.files:
+        yield warning(
+            JOB_MAP,
+            _JOB_MAP_SUBJECT,
+            f"{settings.directory} has no file of a GPU",
+            "let the prolog write a file named for the minor number of each GPU, such as 0 or 0.1",
+        )
+        return
+    yield works(
+        JOB_MAP,
+        _JOB_MAP_SUBJECT,
+        f"{found.files} devices, {len(found)} entries of jobs in {settings.directory}",
+    )

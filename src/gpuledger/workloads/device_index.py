@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from gpuledger.model.devices import Device, Gpu, Instance
 
@@ -88,3 +89,29 @@ class DeviceIndex:
         return tuple(
             item for item in self._instances.get(gpu, ()) if (item.gi, item.ci)[: len(wanted)] == wanted
         )
+
+
+T = TypeVar("T")
+
+
+def same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
+    """True for the very same objects in the same order. Equal ones will not do: a Gpu is equal to its later
+    self under another index.
+    """
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+class Kept(Generic[T]):
+    """The answer of a pure function, the same object for as long as it is asked with the same objects."""
+
+    def __init__(self, make: Callable[..., T]) -> None:
+        self._make = make
+        self._inputs: tuple[object, ...] | None = None
+        self._answer: T
+
+    def __call__(self, *inputs: object) -> T:
+        """The answer to these inputs."""
+        if self._inputs is None or not same_objects(inputs, self._inputs):
+            self._answer = self._make(*inputs)
+            self._inputs = inputs
+        return self._answer

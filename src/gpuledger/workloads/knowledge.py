@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gpuledger.host.background import OwnerMap, is_tried
 from gpuledger.model.devices import Device
 from gpuledger.model.page import MapHealth
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.device_index import same_objects
 from gpuledger.workloads.joining import join
-from gpuledger.workloads.maps import OwnerMap, is_tried
-from gpuledger.workloads.pods.index import NO_PODS, Pods
-from gpuledger.workloads.sameness import same_objects
+from gpuledger.workloads.pods.pod import NO_PODS, Pods
 
 # Of one kind of maps: answers the same object while neither the map nor the Devices changed.
 Allocations = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]

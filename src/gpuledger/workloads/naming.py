@@ -11,7 +11,7 @@ from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, Start
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import AWAITED, Allocation, Workload
 from gpuledger.workloads.cgroup import CgroupOwner, owner
-from gpuledger.workloads.sameness import same_objects
+from gpuledger.workloads.device_index import same_objects
 
 UserName = Callable[[int], str]
 

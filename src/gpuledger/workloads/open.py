@@ -7,31 +7,62 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
+from gpuledger.host.background import OwnerMap, Polled
+from gpuledger.kubernetes.settings import KubernetesSettings, is_enabled, node_name
 from gpuledger.model.devices import Device
 from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.open import open_containers
 from gpuledger.workloads.containers.settings import ContainerSettings
-from gpuledger.workloads.enrich import enrich
-from gpuledger.workloads.job_map.allocations import allocations as mapped_allocations
-from gpuledger.workloads.job_map.open import open_job_map
+from gpuledger.workloads.device_index import Kept
+from gpuledger.workloads.job_map.files import NO_MAP, JobMap, JobMapReader
+from gpuledger.workloads.job_map.files import allocations as mapped_allocations
 from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.joining import enrich
 from gpuledger.workloads.knowledge import Allocations, Maps
-from gpuledger.workloads.maps import OwnerMap, Polled
 from gpuledger.workloads.pod_resources.allocations import Allocations as Granted
 from gpuledger.workloads.pod_resources.map import pod_resources_map
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.cgroups import PodCgroups
-from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.open import open_kubernetes
-from gpuledger.workloads.pods.settings import KubernetesSettings, is_enabled, node_name
-from gpuledger.workloads.sameness import Kept
-from gpuledger.workloads.slurm.allocations import allocations as slurm_allocations
-from gpuledger.workloads.slurm.job import SlurmJobs
-from gpuledger.workloads.slurm.open import open_slurm
+from gpuledger.workloads.pods.pod import NO_PODS, Pods
+from gpuledger.workloads.slurm.job import NO_JOBS, SlurmJobs
+from gpuledger.workloads.slurm.job import allocations as slurm_allocations
+from gpuledger.workloads.slurm.reader import SlurmReader
 from gpuledger.workloads.slurm.settings import SlurmSettings
 from gpuledger.workloads.slurm.settings import is_enabled as has_slurm
+
+if TYPE_CHECKING:
+    pass
+
+
+JOB_MAP_PERIOD = 5.0
+
+
+def open_job_map(settings: JobMapSettings, *, clock: Clock) -> Polled[JobMap] | None:
+    """The map, not begun; None where no directory is named."""
+    if not settings.directory:
+        return None
+    reader = JobMapReader(Path(settings.directory), clock=clock)
+    return Polled("job_map", reader.read, NO_MAP, period=JOB_MAP_PERIOD, clock=clock)
+
+
+SLURM_PERIOD = 10.0
+
+
+def open_slurm(
+    settings: SlurmSettings,
+    *,
+    clock: Clock,
+    sysfs: str = "/sys",
+    procfs: str = "/proc",
+    user_name: Callable[[int], str] = str,
+) -> Polled[SlurmJobs]:
+    """The map, not begun; to be called only where Slurm is on (`settings.is_enabled`)."""
+    reader = SlurmReader(settings.root(sysfs), procfs=procfs, gres=settings.gres(), user_name=user_name)
+    return Polled("slurm", reader.read, NO_JOBS, period=SLURM_PERIOD, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)

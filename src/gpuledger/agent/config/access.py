@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuledger.agent.kubernetes.vault import Vault
+from gpuledger.agent.deliver.credentials import fits_a_header
+from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
+from gpuledger.agent.secrets import Vault
+from gpuledger.host.yaml_nodes import Node, one_of, path_of
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import boolean
-from gpuledger.outputs.keys import one_of, path_of
-from gpuledger.outputs.nodes import Node
-from gpuledger.outputs.remote_write.secrets import fits_a_header
-from gpuledger.outputs.remote_write.settings import ClientTls, Login, Secret
 
 # A secret is given as it is, in a variable of the environment, or in a file.
 _FORMS: Final = ("", "Env", "File")

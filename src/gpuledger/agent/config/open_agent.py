@@ -7,18 +7,94 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.agent.config.access import AccessReader
-from gpuledger.agent.config.cluster import read_namespaces, read_selector
-from gpuledger.agent.discovery.populate import ADDRESS, PATH, SCHEME, address_of, target_of
+from gpuledger.agent.discovery.places import ADDRESS, PATH, SCHEME, address_of, target_of
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
-from gpuledger.agent.discovery.usual import usual_exporters
 from gpuledger.agent.relabel.reading import read_rules
 from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.scrape.labelling import LabelLimits
 from gpuledger.agent.scrape.settings import BODY_LIMIT, ScrapeSettings, Target
+from gpuledger.host.yaml_nodes import Node
+from gpuledger.kubernetes.objects import Expression, NamespaceSelector, Selector
 from gpuledger.model.errors import unknown
-from gpuledger.model.settings import boolean, choice, duration, integer
-from gpuledger.model.sizes import binary_size
-from gpuledger.outputs.nodes import Node
+from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
+
+_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+
+
+def read_selector(node: Node) -> Selector:
+    """`matchLabels` and `matchExpressions`. Raises UsageError naming the place."""
+    keys = node.section(("matchLabels", "matchExpressions"))
+    return _selector(keys["matchLabels"], keys["matchExpressions"])
+
+
+def read_namespaces(node: Node) -> NamespaceSelector:
+    """`matchNames` besides; an absent one, as an empty one, selects every namespace."""
+    keys = node.section(("matchNames", "matchLabels", "matchExpressions"))
+    names = frozenset(name.text() for name in keys["matchNames"].elements())
+    return NamespaceSelector(names or None, _selector(keys["matchLabels"], keys["matchExpressions"]))
+
+
+def _selector(labels: Node, expressions: Node) -> Selector:
+    return Selector(
+        tuple((key, value.literal("")) for key, value in labels.items()),
+        tuple(_expression(element) for element in expressions.elements()),
+    )
+
+
+def _expression(node: Node) -> Expression:
+    keys = node.section(("key", "operator", "values"))
+    operator = keys["operator"].text()
+    if keys["key"].absent:
+        raise keys["key"].wrong("is missing: a label's name is wanted")
+    if operator not in _OPERATORS:
+        raise keys["operator"].wrong(str(unknown("operator", operator, _OPERATORS)))
+    values = tuple(value.literal("") for value in keys["values"].elements())
+    if operator in ("In", "NotIn") and not values:
+        raise keys["values"].wrong(f"is empty: {operator} needs at least one")
+    if operator in ("Exists", "DoesNotExist") and values:
+        raise keys["values"].wrong(f"is not for {operator}")
+    return Expression(keys["key"].text(), operator, values)
+
+
+_APP: Final = "app.kubernetes.io/name"
+# Who has one of these is found by it, and is not to be found a second time by another label.
+_NAMED: Final = ("gpuledger", "dcgm-exporter", "gke-managed-dcgm-exporter", "nvidia-gpu-exporter")
+_NOT_NAMED: Final = Expression(_APP, "NotIn", _NAMED)
+
+# targetName, labels, what else must hold, port, and whose manifests say so.
+USUAL: Final = (
+    # This project's chart and manifests; its agent and operator have no GPUs to tell of.
+    (
+        *("gpuledger", (_APP, "gpuledger")),
+        *((Expression("app.kubernetes.io/component", "NotIn", ("agent", "operator")),), "metrics"),
+    ),
+    # github.com/NVIDIA/dcgm-exporter: its Helm chart and dcgm-exporter.yaml.
+    ("dcgm-exporter", (_APP, "dcgm-exporter"), (), "metrics"),
+    # NVIDIA's GPU Operator.
+    ("nvidia-dcgm-exporter", ("app", "nvidia-dcgm-exporter"), (_NOT_NAMED,), "metrics"),
+    # Google Kubernetes Engine's own, in gke-managed-system.
+    ("gke-managed-dcgm-exporter", (_APP, "gke-managed-dcgm-exporter"), (), "metrics"),
+    # The DaemonSets of a WhatapAgent resource, with and without a node selector for GPUs.
+    ("dcgm-exporter-auto", ("name", "whatap-node-agent"), (_NOT_NAMED,), "9400"),
+    ("dcgm-exporter-auto-gpu", ("name", "whatap-node-agent-gpu"), (_NOT_NAMED,), "9400"),
+    # github.com/utkuozdemir/nvidia_gpu_exporter: its Helm chart.
+    ("nvidia-gpu-exporter", (_APP, "nvidia-gpu-exporter"), (), "http"),
+)
+
+
+def usual_exporters(settings: ScrapeSettings, path: str) -> list[Selection]:
+    """A selection for each of USUAL, in all namespaces, with the node's name on every series."""
+    return [
+        Selection(
+            name,
+            POD_MONITOR,
+            NamespaceSelector(),
+            Selector((label,), expressions),
+            (EndpointSettings(port, "http", path, {}, settings, add_node_label=True),),
+        )
+        for name, label, expressions, port in USUAL
+    ]
+
 
 STATIC: Final = "StaticEndpoints"
 _OF_CLUSTERS: Final = (POD_MONITOR, SERVICE_MONITOR)

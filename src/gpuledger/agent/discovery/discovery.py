@@ -10,18 +10,15 @@ from typing import Final
 
 from gpuledger.agent.discovery.finder import Cluster, Finder
 from gpuledger.agent.discovery.meta import ANNOTATIONS, NODE, POD
-from gpuledger.agent.discovery.report import SelectionReport
-from gpuledger.agent.discovery.selection import POD_MONITOR, Selection
-from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.discovery.share import Share, Split
-from gpuledger.agent.kubernetes.objects import PlainObject, ScaleObject
-from gpuledger.agent.kubernetes.selectors import Selector
-from gpuledger.agent.kubernetes.watch import Object, ObjectWatch, Wanted, all_of
+from gpuledger.agent.discovery.selection import POD_MONITOR, Selection, SelectionReport
+from gpuledger.agent.discovery.sharding import Shard, Share, Split
 from gpuledger.agent.scrape.settings import Target
+from gpuledger.host.background import is_tried
+from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.object_watch import Object, ObjectWatch, Wanted, all_of
+from gpuledger.kubernetes.objects import PlainObject, ScaleObject, Selector
 from gpuledger.model.page import MapHealth
 from gpuledger.model.source import Clock
-from gpuledger.workloads.maps import is_tried
-from gpuledger.workloads.pods.access import Access
 
 log = logging.getLogger("gpuledger.agent")
 

@@ -7,26 +7,28 @@ from dataclasses import dataclass, field
 
 from gpuledger.agent.discovery.meta import POD, node_labels
 from gpuledger.agent.discovery.places import (
+    ADDRESS,
+    PATH,
+    SCHEME,
     Place,
     missing_port,
     places_of_pod,
     places_of_service,
     pod_behind,
     service_ports,
+    target_of,
     why_not_scraped,
 )
-from gpuledger.agent.discovery.populate import ADDRESS, PATH, SCHEME, target_of
-from gpuledger.agent.discovery.report import SelectionReport
-from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection
-from gpuledger.agent.kubernetes.objects import (
+from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection, SelectionReport
+from gpuledger.agent.scrape.settings import Target
+from gpuledger.kubernetes.object_watch import Object
+from gpuledger.kubernetes.objects import (
     EndpointsObject,
     PlainObject,
     PodObject,
     ServiceObject,
     SliceObject,
 )
-from gpuledger.agent.kubernetes.watch import Object
-from gpuledger.agent.scrape.settings import Target
 
 
 @dataclass(frozen=True, slots=True)

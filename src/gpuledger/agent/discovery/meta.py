@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from gpuledger.agent.kubernetes.objects import (
+from gpuledger.kubernetes.objects import (
     Container,
     Endpoint,
     Meta,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote, urlencode
 
 from gpuledger.agent.discovery.meta import (
     Labels,
@@ -14,7 +17,9 @@ from gpuledger.agent.discovery.meta import (
     service_labels,
 )
 from gpuledger.agent.discovery.selection import EndpointSettings
-from gpuledger.agent.kubernetes.objects import (
+from gpuledger.agent.relabel.rule import LABEL_NAME, Relabelling
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.kubernetes.objects import (
     Container,
     Endpoint,
     PodObject,
@@ -22,7 +27,8 @@ from gpuledger.agent.kubernetes.objects import (
     ServiceObject,
     SliceObject,
 )
-from gpuledger.model.text import host_and_port
+from gpuledger.model.settings import duration
+from gpuledger.model.text import as_prometheus, host_and_port
 
 RUNNING = "Running"
 _TCP = "TCP"
@@ -133,3 +139,74 @@ def _labels_behind(pod: PodObject | None, port: Port) -> Labels:
             if declared.number == port.number:
                 return labels | backing_labels(container, declared)
     return labels
+
+
+ADDRESS: Final = "__address__"
+SCHEME: Final = "__scheme__"
+PATH: Final = "__metrics_path__"
+INTERVAL: Final = "__scrape_interval__"
+TIMEOUT: Final = "__scrape_timeout__"
+PARAM: Final = "__param_"
+
+_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
+_HOST: Final = re.compile(r"(?:\[[^\[\]/\s]+\]|[^:\[\]/\s]+)(?P<port>:[0-9]{1,5})?")
+_seconds: Final = duration(lowest=0.001)
+
+
+def target_of(
+    group: str,
+    found: Mapping[str, str],
+    params: Mapping[str, tuple[str, ...]],
+    rules: Relabelling,
+    settings: ScrapeSettings,
+) -> Target | None:
+    """The target; None where relabelling drops it.
+
+    Raises ValueError, one line, for what cannot be scraped.
+    """
+    labels = {name: value for name, value in found.items() if value}
+    # As Prometheus has them, since rules may read them.
+    labels |= {
+        INTERVAL: as_prometheus(settings.interval),
+        TIMEOUT: as_prometheus(settings.timeout),
+        **{PARAM + name: values[0] for name, values in params.items() if values and values[0]},
+    }
+    if not rules.apply(labels):
+        return None
+    scheme = labels.get(SCHEME) or "http"
+    if scheme not in _DEFAULT_PORTS:
+        raise ValueError(f"the scheme {scheme!r} is neither http nor https")
+    address = address_of(labels.get(ADDRESS, ""), scheme)
+    interval, timeout = _seconds(labels.get(INTERVAL, "")), _seconds(labels.get(TIMEOUT, ""))
+    if timeout > interval:
+        raise ValueError(f"the timeout of {timeout:g} s is longer than the interval of {interval:g} s")
+    url = f"{scheme}://{address}{_path(labels.get(PATH, ''))}{_query(params, labels)}"
+    final = {name: value for name, value in labels.items() if not name.startswith("__")}
+    wrong = next((name for name in final if not LABEL_NAME.fullmatch(name)), None)
+    if wrong is not None:
+        raise ValueError(f"relabelling makes {wrong!r}, which is no label name")
+    final.setdefault("instance", address)
+    return Target(
+        group, url, tuple(sorted(final.items())), replace(settings, interval=interval, timeout=timeout)
+    )
+
+
+def address_of(written: str, scheme: str) -> str:
+    """`HOST:PORT`, the port being the scheme's where none is written. Raises ValueError."""
+    match = _HOST.fullmatch(written)
+    if match is None or (match["port"] and int(match["port"][1:]) > 65535):
+        raise ValueError(f"an address such as 10.0.0.1:9400 or gpu-node:9400 is wanted, not {written!r}")
+    return written if match["port"] else f"{written}:{_DEFAULT_PORTS[scheme]}"
+
+
+def _path(written: str) -> str:
+    return quote(written if written.startswith("/") else f"/{written}", "/:@!$&'()*+,;=-._~%")
+
+
+def _query(params: Mapping[str, tuple[str, ...]], labels: Mapping[str, str]) -> str:
+    asked = {name: list(values) for name, values in params.items()}
+    for label, value in labels.items():
+        if label.startswith(PARAM):
+            name = label.removeprefix(PARAM)
+            asked[name] = [value, *asked.get(name, [])[1:]]
+    return f"?{urlencode(sorted(asked.items()), doseq=True)}" if asked else ""

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from gpuledger.agent.discovery.discovery import Scale
 from gpuledger.agent.discovery.sharding import Shard, own_stateful_set, parse_shard
+from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.cluster import SERVICE_ACCOUNT, find_access, own_namespace
+from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import setting, text
-from gpuledger.workloads.pods.access import Access
-from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, find_access, own_namespace
-from gpuledger.workloads.pods.settings import ApiServerSettings
 
 
 def _shard(value: object) -> str:

@@ -15,9 +15,9 @@ from gpuledger.agent.relabel.rule import (
     Rule,
     compiled,
 )
+from gpuledger.host.yaml_nodes import Node
 from gpuledger.model.errors import unknown
 from gpuledger.model.settings import integer
-from gpuledger.outputs.nodes import Node
 
 _KEYS: Final = (
     *("source_labels", "separator", "regex", "modulus"),

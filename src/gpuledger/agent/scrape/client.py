@@ -5,18 +5,42 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from gpuledger import __version__
-from gpuledger.agent.scrape.access import TargetAccess
+from gpuledger.agent.deliver.credentials import FileAccess, tls_context
+from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
 from gpuledger.agent.scrape.answer import Answer, ScrapeFailed
 from gpuledger.agent.scrape.connection import Connection, ConnectionClosed
+from gpuledger.http.hosts import host_field, next_address_after
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.outputs.hosts import host_field, next_address_after
+from gpuledger.model.source import Clock
+
+
+class TargetAccess(FileAccess):
+    """Shared by all targets with the same login and certificates. `elsewhere` is for https where a redirect
+    leads away from the target: it believes the same, and shows no certificate.
+    """
+
+    def __init__(self, tls: ClientTls, login: Login | None, clock: Clock, *, encrypted: bool) -> None:
+        super().__init__(tls, login, clock)
+        self._tls = tls
+        self._login = login
+        self._encrypted = encrypted
+        self.elsewhere: ssl.SSLContext | None = None
+
+    def _read(self) -> None:
+        self._show((), self._login)
+        if self._encrypted:
+            self.context = self.elsewhere = tls_context(self._tls)
+            if not self._tls.certificate.absent:
+                self.elsewhere = tls_context(replace(self._tls, certificate=Secret(), key=Secret()))
+
 
 _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

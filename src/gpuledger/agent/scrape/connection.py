@@ -9,8 +9,8 @@ import asyncio
 import ssl
 from typing import cast
 
+from gpuledger.agent.deliver.credentials import why_no_tls
 from gpuledger.agent.scrape.answer import Answer, AnswerReader, ScrapeFailed
-from gpuledger.outputs.remote_write.tls import why_no_tls
 
 
 class ConnectionClosed(ScrapeFailed):

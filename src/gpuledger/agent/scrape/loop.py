@@ -5,25 +5,104 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from struct import Struct
 from typing import Final
 
-from gpuledger.agent.scrape.access import TargetAccess
+from gpuledger.agent.deliver.records import Block
 from gpuledger.agent.scrape.answer import ScrapeFailed
-from gpuledger.agent.scrape.client import Client, Request
+from gpuledger.agent.scrape.client import Client, Request, TargetAccess
 from gpuledger.agent.scrape.labelling import VALUE_BYTES, Delivery, Labelling, timed
 from gpuledger.agent.scrape.lines import format_of
-from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.pages import PageError, Pages
-from gpuledger.agent.scrape.reader import Samples
-from gpuledger.agent.scrape.report import Report
-from gpuledger.agent.scrape.settings import Target
-from gpuledger.agent.scrape.state import GroupTotals, TargetState
-from gpuledger.agent.scrape.timing import Beat
-from gpuledger.exposition.remote_write import timestamp_tail
+from gpuledger.agent.scrape.reader import Counts, Samples
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.scrape.state import GroupTotals, PageMemory, TargetState
+from gpuledger.exposition.remote_write import STALE, timestamp_tail
 from gpuledger.model.source import Clock
-from gpuledger.outputs.remote_write.block import Block
+
+_pack: Final = Struct("<d").pack
+_ALWAYS: Final = (
+    "up",
+    "scrape_duration_seconds",
+    "scrape_samples_scraped",
+    "scrape_samples_post_metric_relabeling",
+    "scrape_series_added",
+)
+_EXTRA: Final = ("scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes")
+
+
+class Report:
+    """Those of one target, whose names and labels are encoded once."""
+
+    def __init__(self, labelling: Labelling, settings: ScrapeSettings) -> None:
+        names = _ALWAYS + (_EXTRA if settings.extra_metrics else ())
+        # What write_relabel_configs drop is None.
+        self._prefixes = [
+            fate if isinstance(fate, bytes) else None for fate in map(labelling.reported, names)
+        ]
+        self._settings = settings
+
+    @property
+    def prefixes(self) -> tuple[bytes, ...]:
+        """The bytes before the values."""
+        return tuple(prefix for prefix in self._prefixes if prefix is not None)
+
+    def entries(self, *, up: bool, seconds: float, counts: Counts, body_bytes: int) -> list[bytes]:
+        """Prefix and value of each. `body_bytes` is -1 for a page that was larger than allowed."""
+        values = [float(up), seconds, counts.scraped, counts.kept, counts.added]
+        if self._settings.extra_metrics:
+            values += [self._settings.timeout, self._settings.sample_limit, body_bytes]
+        told = zip(self._prefixes, values, strict=True)
+        return [prefix + _pack(value) for prefix, value in told if prefix is not None]
+
+    def ends(self) -> list[bytes]:
+        """Staleness markers for all of them."""
+        return [prefix + STALE for prefix in self.prefixes]
+
+
+# A scrape that begins so little after its beat is told with the beat's own time, so that timestamps are
+# evenly apart; of the interval, one part in a hundred at most. As Prometheus has it since 2.29.
+_TOLERANCE: Final = 0.002
+_TOLERANCE_SHARE: Final = 0.01
+
+
+@dataclass(slots=True)
+class Beat:
+    """The beats of one target, in unix milliseconds: `offset` after each multiple of the interval.
+
+    Targets scraped by several agents of one cluster, or after a restart, keep their moment in the interval.
+    """
+
+    interval: float
+    digest: int
+    _offset: int = field(init=False)
+    _milliseconds: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._milliseconds = max(1, round(self.interval * 1000))
+        self._offset = self.digest % self._milliseconds
+
+    def next(self, unix: float, last: int | None = None) -> int:
+        """The first beat after a moment that is not `last`, nor before it unless the clock was set back."""
+        now = int(unix * 1000)
+        beat = now - (now - self._offset) % self._milliseconds + self._milliseconds
+        if last is not None and beat <= last <= beat + self._milliseconds:
+            # Woken a little early.
+            return last + self._milliseconds
+        return beat
+
+    def between(self, beat: int, later: int) -> int:
+        """How many beats it is from one to another."""
+        return (later - beat) // self._milliseconds
+
+    def timestamp(self, beat: int, unix: float) -> int:
+        """The milliseconds to tell of a scrape that was due at `beat` and began now."""
+        late = unix * 1000 - beat
+        tolerance = 1000 * min(_TOLERANCE, self.interval * _TOLERANCE_SHARE)
+        return beat if abs(late) <= tolerance else int(unix * 1000)
+
 
 log = logging.getLogger("gpuledger.agent")
 

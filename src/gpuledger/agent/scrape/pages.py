@@ -16,8 +16,8 @@ from cramjam import snappy
 
 from gpuledger.agent.scrape.labelling import VALUE_BYTES, Labelling
 from gpuledger.agent.scrape.lines import END, BadLine, Format
-from gpuledger.agent.scrape.memory import PageMemory, unpacked_bytes
 from gpuledger.agent.scrape.reader import Clash, Counts, Known, Reader, Samples
+from gpuledger.agent.scrape.state import PageMemory, unpacked_bytes
 from gpuledger.exposition.remote_write import STALE
 
 # Version 2 keeps no table of objects seen: quicker, and nothing is in there twice.

@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.agent.scrape.access import TargetAccess
+from gpuledger.agent.deliver.settings import ClientTls, Login
+from gpuledger.agent.scrape.client import TargetAccess
 from gpuledger.agent.scrape.loop import Accept, Deliveries, TargetLoop
-from gpuledger.agent.scrape.memory import PageMemory
 from gpuledger.agent.scrape.settings import Target
-from gpuledger.agent.scrape.state import GroupTotals
+from gpuledger.agent.scrape.state import GroupTotals, PageMemory
 from gpuledger.model.source import Clock
-from gpuledger.outputs.remote_write.settings import ClientTls, Login
 
 log = logging.getLogger("gpuledger.agent")
 

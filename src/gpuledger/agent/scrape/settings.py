@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
+from gpuledger.agent.deliver.settings import ClientTls, Login
 from gpuledger.agent.relabel.rule import Relabelling
 from gpuledger.agent.scrape.labelling import LabelLimits
-from gpuledger.outputs.remote_write.settings import ClientTls, Login
 
 # Without a word no more is taken of one page: a few kilobytes of gzip would unpack to all memory otherwise.
 # The largest pages known, of exporters that tell of a whole cluster, have some 100 MB.

@@ -7,19 +7,101 @@ told once, on the GPU, so that sums are right. And a GPU that several share bear
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from gpuledger.dialects.dcgm import health, xids
 from gpuledger.dialects.dcgm.collectors import Collectors, Column
-from gpuledger.dialects.dcgm.field import Field, Schema
+from gpuledger.dialects.dcgm.field import Field, Schema, Values
 from gpuledger.dialects.dcgm.fields import HEALTH, XID, XID_TOTAL
 from gpuledger.dialects.dcgm.holders import attribute_names, holders
 from gpuledger.dialects.dcgm.shape import Layout, Place, Shape, tail
 from gpuledger.dialects.settings import DcgmSettings
+from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
 from gpuledger.model.quantities import Level
 from gpuledger.model.snapshot import Reading, Snapshot
+
+# dcgmHealthWatchResults_t.
+_PASS: Final = 0
+_WARNING: Final = 10
+_FAILURE: Final = 20
+
+Verdict = tuple[int, str, str]
+
+# Worst first: what is above 0, the result, DCGM's name of the error (dcgm_errors.h).
+_RULES: Final = (
+    (q.ROW_REMAP_FAILURE, _FAILURE, "DCGM_FR_ROW_REMAP_FAILURE"),
+    (q.ECC_UNCORRECTED_VOLATILE, _FAILURE, "DCGM_FR_VOLATILE_DBE_DETECTED"),
+    (q.ROW_REMAP_PENDING, _WARNING, "DCGM_FR_PENDING_ROW_REMAP"),
+    (q.RETIRED_PAGES_PENDING, _WARNING, "DCGM_FR_PENDING_PAGE_RETIREMENTS"),
+)
+
+
+def memory(values: Values) -> Verdict | None:
+    """Result, error code and watch; None where the card tells nothing of its memory's errors."""
+    for quantity, result, code in _RULES:
+        if values.get(quantity):
+            return result, code, "MEM"
+    if any(quantity in values for quantity, _, _ in _RULES):
+        return _PASS, "DCGM_FR_OK", "MEM"
+    return None
+
+
+# The part of a tick that drains the driver's events.
+_EVENTS: Final = "events"
+
+MESSAGES: Final[Mapping[int, str]] = {
+    0: "No Error",
+    8: "GPU stopped processing",
+    13: "Graphics Engine Exception",
+    31: "GPU memory page fault",
+    32: "Invalid or corrupted push buffer stream",
+    38: "Driver firmware error",
+    43: "GPU stopped processing",
+    48: "Double Bit ECC Error",
+    61: "Internal micro-controller breakpoint/warning",
+    62: "Internal micro-controller halt",
+    63: "ECC page retirement or row remapping recording event",
+    64: "ECC page retirement or row remapper recording failure",
+    68: "NVDEC0 Exception",
+    69: "Graphics Engine class error",
+    74: "NVLINK Error",
+    79: "GPU has fallen off the bus",
+    92: "High single-bit ECC error rate",
+    94: "Contained ECC error",
+    95: "Uncontained ECC error",
+    109: "Context Switch Timeout Error",
+    119: "GSP RPC Timeout",
+    120: "GSP Error",
+    121: "C2C Link Error",
+    137: "NVLink Privilege Error",
+    140: "Unrecovered ECC Error",
+    143: "GPU Initialization Failure",
+    149: "NVLINK: NETIR Error",
+    154: "GPU Recovery Action Changed",
+    171: "Uncorrectable DRAM Error",
+    172: "Uncorrectable SRAM Error",
+}
+
+
+def last_xid(page: Page, snapshot: Snapshot, reading: Reading) -> int | None:
+    """The Xid of a Gpu that came last: 0 for none while its events are readable, else None."""
+    uuid = reading.device.uuid
+    came = [xid for owner, xid in page.ledger.xid_times if owner == uuid]
+    if came:
+        return came[-1]
+    return 0 if reading.up and _listens(snapshot, uuid) else None
+
+
+def _listens(snapshot: Snapshot, uuid: str) -> bool:
+    if not any(part.name == _EVENTS and part.success for part in snapshot.collected):
+        return False
+    return not any(
+        failure.part == _EVENTS and (failure.device is None or failure.device.uuid == uuid)
+        for failure in snapshot.failures
+    )
+
 
 _NO_LABELS: Mapping[str, str] = {}
 
@@ -111,14 +193,14 @@ def _special(
 ) -> Iterator[tuple[float, Mapping[str, str]]]:
     """Values of a field that has labels of its own, with these."""
     if field is XID:
-        last = xids.last_xid(page, snapshot, reading)
+        last = last_xid(page, snapshot, reading)
         if last is not None:
-            yield last, {"err_code": str(last), "err_msg": xids.MESSAGES.get(last, "")}
+            yield last, {"err_code": str(last), "err_msg": MESSAGES.get(last, "")}
     elif field is XID_TOTAL:
         for (uuid, xid), seen in sorted(page.ledger.xids.items()):
             if uuid == reading.device.uuid:
                 yield seen, {"xid": str(xid)}
     elif field is HEALTH:
-        verdict = health.memory(reading.values)
+        verdict = memory(reading.values)
         if verdict is not None:
             yield verdict[0], {"health_error_code": verdict[1], "health_watch": verdict[2]}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuledger.dialects.dcgm import scales as s
+from gpuledger.dialects.dcgm import field as s
 from gpuledger.dialects.dcgm.field import Field, Values, scaled
 from gpuledger.dialects.dcgm.profiling import PROFILING
 from gpuledger.model import quantities as q

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuledger.dialects.dcgm import scales as s
+from gpuledger.dialects.dcgm import field as s
 from gpuledger.dialects.dcgm.field import Field, scaled
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity

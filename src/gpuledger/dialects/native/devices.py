@@ -273,7 +273,7 @@ def labels(device: Device) -> tuple[str, str]:
     return (device.gpu.uuid, device.instance)
 
 
-def tell(page: Page) -> Iterator[Family]:
+def device_families(page: Page) -> Iterator[Family]:
     """Families of one Page; only counters remain while there is no Snapshot."""
     if page.snapshot is not None:
         yield _infos(page.snapshot)

@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from gpuledger.dialects.native import devices, energy, node, operation, owners, processes, sessions
-from gpuledger.model.family import Family
+from gpuledger.dialects.native import devices, node, owners, processes, sessions
+from gpuledger.dialects.native import sessions as energy
+from gpuledger.model.family import Family, FamilySpec, single
 from gpuledger.model.page import Page
+
+PAUSED = FamilySpec(
+    "gpuledger_paused",
+    "gauge",
+    "1 while gpuledger pause has let the driver go: device data is gone until it is resumed; absent where "
+    "nobody can ask for a pause.",
+    source="gpuledger pause and resume",
+)
+PAUSED_UNTIL = FamilySpec(
+    "gpuledger_paused_until_timestamp_seconds",
+    "gauge",
+    "Unix time at which the pause ends by itself; absent when there is none.",
+    unit="seconds",
+    source="gpuledger pause and resume",
+)
+RELOADED = FamilySpec(
+    "gpuledger_config_last_reload_success",
+    "gauge",
+    "1 when the settings could be used as they were read last; 0 keeps the last good ones, and the log and "
+    "/health say why.",
+    source="configuration",
+)
+RELOADED_AT = FamilySpec(
+    "gpuledger_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "Unix time at which the settings in force were read.",
+    unit="seconds",
+    source="configuration",
+)
+
+SPECS = (PAUSED, PAUSED_UNTIL, RELOADED, RELOADED_AT)
+
+
+def operation_families(page: Page) -> Iterator[Family]:
+    """Families of one Page; empty where the program takes neither."""
+    pause, reload = page.health.pause, page.health.reload
+    yield single(PAUSED, None if pause is None else int(pause.paused))
+    yield single(PAUSED_UNTIL, None if pause is None else pause.until)
+    yield single(RELOADED, None if reload is None else int(reload.success))
+    yield single(RELOADED_AT, None if reload is None else reload.last_success)
 
 
 class NativeDialect:
@@ -19,9 +60,9 @@ class NativeDialect:
         *owners.SPECS,
         *processes.SPECS,
         *sessions.SPECS,
-        *energy.SPECS,
+        *energy.ENERGY_SPECS,
         *node.SPECS,
-        *operation.SPECS,
+        *SPECS,
     )
 
     def __init__(self, version: str) -> None:
@@ -29,10 +70,10 @@ class NativeDialect:
 
     def tell(self, page: Page) -> Iterable[Family]:
         """The families of one Page."""
-        yield from devices.tell(page)
-        yield from owners.tell(page)
-        yield from processes.tell(page)
-        yield from sessions.tell(page)
-        yield from energy.tell(page)
-        yield from node.tell(page, self._version)
-        yield from operation.tell(page)
+        yield from devices.device_families(page)
+        yield from owners.owner_families(page)
+        yield from processes.process_families(page)
+        yield from sessions.session_families(page)
+        yield from energy.energy_families(page)
+        yield from node.node_families(page, self._version)
+        yield from operation_families(page)

@@ -104,7 +104,7 @@ _MAPS = (MAP_SUCCESS, MAP_LAST, MAP_ENTRIES)
 SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, *_MAPS, TICKS, INTERVAL, STALLED, SNAPSHOT_TIME, INVALID)
 
 
-def tell(page: Page, version: str) -> Iterator[Family]:
+def node_families(page: Page, version: str) -> Iterator[Family]:
     """Families of one Page; they are there whatever the driver does."""
     yield _info(page)
     yield single(BUILD, 1, version)

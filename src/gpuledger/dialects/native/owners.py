@@ -81,7 +81,7 @@ POD_LABEL = FamilySpec(
 SPECS = (INFO, PROCESSES, ALLOCATED, HELD, RESIDENT, ALLOCATION, POD, POD_LABEL)
 
 
-def tell(page: Page) -> Iterator[Family]:
+def owner_families(page: Page) -> Iterator[Family]:
     """Families of one Page; only counters remain while there is no Snapshot."""
     info, processes, allocated = Family(INFO), Family(PROCESSES), Family(ALLOCATED)
     held, resident = Family(HELD), Family(RESIDENT)

@@ -86,7 +86,7 @@ UNRESOLVED = FamilySpec(
 SPECS = (COUNT, UNTOLD, INFO, MEMORY, START, SM, BANDWIDTH, ENGINES, UNRESOLVED)
 
 
-def tell(page: Page) -> Iterator[Family]:
+def process_families(page: Page) -> Iterator[Family]:
     """Families of one Page; none while there is no Snapshot."""
     if page.snapshot is None:
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuledger.dialects.smi.columns import uuid_label
-from gpuledger.dialects.smi.naming import PREFIX
+from gpuledger.dialects.smi.fields import PREFIX
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
@@ -83,7 +83,7 @@ SPECS: Final = (
 )
 
 
-def tell(snapshot: Snapshot) -> Iterator[Family]:
+def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
     """The families of one Snapshot."""
     energy, info = Family(_ENERGY), Family(_MIG_INFO)
     pcie = [(Family(spec), quantity) for spec, quantity in _PCIE]
@@ -108,7 +108,7 @@ def tell(snapshot: Snapshot) -> Iterator[Family]:
     yield from (family for family, _ in mig)
 
 
-def tell_xids(page: Page) -> Iterator[Family]:
+def xid_families(page: Page) -> Iterator[Family]:
     """Counters that stay while there is no Snapshot."""
     count, time = Family(_XIDS), Family(_XID_TIME)
     for (uuid, xid), seen in page.ledger.xids.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuledger.dialects.smi.columns import uuid_label
-from gpuledger.dialects.smi.naming import PREFIX
+from gpuledger.dialects.smi.fields import PREFIX
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.page import Page
@@ -57,7 +57,7 @@ _CUT: Final = (_info((*_WHERE, *_WHO)), _memory((*_WHERE, *_WHO)))
 SPECS: Final = (*_CUT, COUNT, SUCCESS)
 
 
-def tell(page: Page, snapshot: Snapshot) -> Iterator[Family]:
+def process_families(page: Page, snapshot: Snapshot) -> Iterator[Family]:
     """The families of one Snapshot. Processes beyond the cap are in the count alone."""
     cut = any(isinstance(reading.device, Instance) for reading in snapshot.readings)
     info, memory = (Family(spec) for spec in (_CUT if cut else _PLAIN))

@@ -12,8 +12,7 @@ from math import lcm
 from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.energy.rounding import whole
-from gpuledger.ledger.energy.slices import profile_slices, slices_of
+from gpuledger.ledger.energy.shares import profile_slices, slices_of, whole
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.process import ProcessKey
 

@@ -14,9 +14,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
+from gpuledger.ledger.report.formats import harmless, iso
 from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR
-from gpuledger.ledger.report.shapes import harmless, iso
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, time, timedelta
 
-from gpuledger.ledger.seconds import HOUR
+from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import duration
 

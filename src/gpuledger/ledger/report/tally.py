@@ -9,8 +9,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import MEASURED
-from gpuledger.ledger.report.grouping import Grouping, Key
-from gpuledger.ledger.report.party import Party
+from gpuledger.ledger.report.grouping import Grouping, Key, Party
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 

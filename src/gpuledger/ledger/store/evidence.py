@@ -18,12 +18,11 @@ from gpuledger.ledger.report.explain import (
     SessionLine,
     With,
 )
-from gpuledger.ledger.report.grouping import kubernetes_job
-from gpuledger.ledger.report.party import Party, party_from, party_of
-from gpuledger.ledger.seconds import HOUR
+from gpuledger.ledger.report.grouping import Party, kubernetes_job, party_from, party_of
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import session_party
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, session_of, workload_of
+from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import UNKNOWN
 

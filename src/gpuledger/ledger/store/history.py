@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.ledger.report.party import Party, party_from
-from gpuledger.ledger.report.tally import Energy, Times
-from gpuledger.ledger.seconds import HOUR, unpack
-from gpuledger.ledger.store.fold import microseconds, times_from
+from gpuledger.ledger.energy.shares import share_of
+from gpuledger.ledger.report.grouping import Party, grouping, party_from
+from gpuledger.ledger.report.report import Period, Report, report
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.tally import Energy, Tally, Times
 from gpuledger.ledger.store.presence import NOBODY, handovers_there, party_of_session, sessions_there
+from gpuledger.ledger.store.retention import microseconds, times_from
 from gpuledger.ledger.store.rows import devices_of
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
+from gpuledger.ledger.watched_time import HOUR, unpack
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
 
 _CACHED = 20_000
 # Hours that are gathered at once: of energy and of time.
@@ -234,3 +240,38 @@ def _open(file: Path) -> Connection:
             f"{len(MIGRATIONS)}): {older if version < len(MIGRATIONS) else newer}"
         )
     return connection
+
+
+def report_of(
+    history: History,
+    by: str,
+    prices: Prices,
+    between: tuple[int, int],
+    progress: Progress | None = None,
+) -> Report:
+    """The report of these unix seconds, at full hours. What lies before the first hour is not looked for.
+
+    Raises UsageError for a grouping that is not there.
+    """
+    by_whom = grouping(by, history.devices)
+    shares = {uuid: share_of(device) for uuid, device in history.devices.items()}
+    tally = Tally(by_whom, lambda uuid: shares.get(uuid, Fraction(1)))
+    since, until = (unix // HOUR for unix in between)
+    end, first = history.end_hour, history.first_hour
+    begin = end if first is None else first
+    hours = (max(since, begin), min(until, end))
+    for energy in history.energy(*hours, progress):
+        tally.add_energy(energy)
+    for times in history.times(*hours, tally.settle, progress):
+        tally.add_times(times)
+    tally.finish()
+    period = Period(*between, begin * HOUR, history.last)
+    found = report(tally, by_whom, prices, history.devices, period)
+    if not period.whole:
+        return found
+    missing = history.missing({uuid: gpu.millijoules for uuid, gpu in tally.gpus.items()})
+    notes = [
+        f"THE BOOKS DO NOT MEET: {uuid} has {millijoules / 1000:+.3f} J in its total that no row has."
+        for uuid, millijoules in missing.items()
+    ]
+    return replace(found, notes=notes) if notes else found

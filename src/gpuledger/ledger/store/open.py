@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.place import SYSTEM, book_name, state_dir
-from gpuledger.ledger.store.prune import Limits
+from gpuledger.ledger.store.retention import Limits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.snapshot import SourceInfo
 from gpuledger.model.source import Clock

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuledger.ledger.report.party import Party, party_of
-from gpuledger.ledger.seconds import HOUR, MINUTE, seconds_within
+from gpuledger.ledger.report.grouping import Party, party_of
 from gpuledger.ledger.store.rows import owner_of, workload_of
+from gpuledger.ledger.watched_time import HOUR, MINUTE, seconds_within
 from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:

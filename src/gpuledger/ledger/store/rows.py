@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuledger.ledger.handed import Handover
+from gpuledger.ledger.allocation_times import Handover
 from gpuledger.ledger.journal import GpuEntry, SeriesEntry
-from gpuledger.ledger.owner_words import owner_from, owner_words
-from gpuledger.ledger.ownership import Ownership
+from gpuledger.ledger.ownership import Ownership, owner_from, owner_words
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
 from gpuledger.model.devices import Device, Gpu, Instance

@@ -10,10 +10,9 @@ from pathlib import Path
 from threading import Lock as Mutex
 from typing import TYPE_CHECKING
 
-from gpuledger.ledger.journal import Journal
-from gpuledger.ledger.kept import NOTHING, Kept
+from gpuledger.ledger.journal import NOTHING, Journal, Kept
 from gpuledger.ledger.store.place import Lock, is_at, set_aside
-from gpuledger.ledger.store.prune import Limits, prune
+from gpuledger.ledger.store.retention import Limits, prune
 from gpuledger.ledger.store.schema import Foreign, TooNew, prepare
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import Collected
@@ -136,7 +135,7 @@ class Store:
                 self._give_up(error)
 
     def _open(self) -> None:
-        from gpuledger.ledger.store.load import load
+        from gpuledger.ledger.store.tables import load
 
         connection = self._connect()
         try:
@@ -252,7 +251,7 @@ class Store:
         return self._lock is not None and self._lock.say(ahead=True)
 
     def _write(self, connection: Connection, journal: Journal) -> None:
-        from gpuledger.ledger.store.write import write
+        from gpuledger.ledger.store.tables import write
 
         if self._first:
             # From here on the file does not say that it is whole: that must outlast a power cut.

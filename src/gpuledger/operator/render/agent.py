@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import Final
+from re import search
+from typing import Any, Final
 
+from gpuledger.model.settings import duration
+from gpuledger.model.text import as_prometheus
+from gpuledger.operator.facts import Facts
 from gpuledger.operator.render.names import ENGINE, Manifest, Naming
 from gpuledger.operator.render.pods import (
     LOCKED,
@@ -18,11 +23,113 @@ from gpuledger.operator.render.pods import (
     variable,
 )
 from gpuledger.operator.render.program import written
-from gpuledger.operator.render.prometheus import init_container, prometheus_container
-from gpuledger.operator.render.receivers import receivers_of
 from gpuledger.operator.render.secrets import Secrets
 from gpuledger.operator.render.targets import targets_of
-from gpuledger.operator.spec import Plain
+from gpuledger.operator.spec import Agent, Plain
+
+_MADE: Final = "/etc/prometheus-made/prometheus.yml"
+# The shell knows which of how many this pod is.
+_PRINT: Final = 'exec gpuledger agent --config="$0" --engine=prometheus --shard="${POD_NAME##*-}/$1" > "$2"'
+
+
+def init_container(
+    image: Manifest, file: str, replicas: int, env: list[Manifest], mounts: list[Manifest]
+) -> Manifest:
+    """What writes the configuration."""
+    return {
+        "name": "configuration",
+        **image,
+        "command": ["sh", "-c", _PRINT, file, str(replicas), _MADE],
+        "env": env,
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": LOCKED,
+        "volumeMounts": mounts,
+    }
+
+
+def prometheus_container(agent: Agent, facts: Facts, main: Manifest, queue: str) -> Manifest:
+    """What scrapes and delivers."""
+    image = agent.prometheus_image or facts.prometheus_image
+    return {
+        "name": "agent",
+        "image": image,
+        "imagePullPolicy": agent.pods.image_pull_policy or facts.image_pull_policy,
+        "args": [
+            # Prometheus 2 knows the mode by another name.
+            "--enable-feature=agent" if search(r":v?2\.[^/]*$", image) else "--agent",
+            f"--config.file={_MADE}",
+            f"--storage.agent.path={queue}",
+            f"--web.listen-address=:{agent.port}",
+            *agent.pods.args,
+        ],
+        **main,
+    }
+
+
+_QUEUE: Final = {
+    "capacity": "capacity",
+    "minShards": "min_shards",
+    "maxShards": "max_shards",
+    "maxSamplesPerSend": "max_samples_per_send",
+    "batchSendDeadline": "batch_send_deadline",
+    "minBackoff": "min_backoff",
+    "maxBackoff": "max_backoff",
+    "retryOnRateLimit": "retry_on_http_429",
+    "sampleAgeLimit": "sample_age_limit",
+}
+_DURATIONS: Final = ("batchSendDeadline", "minBackoff", "maxBackoff", "sampleAgeLimit")
+_CAMEL: Final = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+_seconds: Final = duration()
+
+
+def receivers_of(receivers: Iterable[Plain], secrets: Secrets, path: str) -> list[Manifest]:
+    """Each receiver; `path` is where the list stands."""
+    return [_receiver(one, secrets, f"{path}[{at}]") for at, one in enumerate(receivers)]
+
+
+def rules_of(rules: Iterable[Plain]) -> list[Manifest]:
+    """Relabel rules with Prometheus's own keys."""
+    return [
+        # A rule that has both forms of a key is left as it is, for the agent to refuse.
+        {
+            _CAMEL.get(key, key) if _CAMEL.get(key, key) not in rule else key: value
+            for key, value in rule.items()
+        }
+        for rule in plain(tuple(rules))
+    ]
+
+
+def _receiver(said: Plain, secrets: Secrets, path: str) -> Manifest:
+    secrets.look_at_url(said["url"], f"{path}.url")
+    made: Manifest = {"url": said["url"]}
+    if said.get("name"):
+        made["name"] = said["name"]
+    if said.get("remoteTimeout"):
+        made["remote_timeout"] = _time(said["remoteTimeout"])
+    if said.get("headers"):
+        made["headers"] = plain(said["headers"])
+    made |= secrets.receiver(said, path)
+    if said.get("writeRelabelConfigs"):
+        made["write_relabel_configs"] = rules_of(said["writeRelabelConfigs"])
+    if said.get("queueConfig"):
+        made["queue_config"] = {
+            _QUEUE[key]: _time(value) if key in _DURATIONS else value
+            for key, value in plain(said["queueConfig"]).items()
+        }
+    queue = plain(said.get("queue") or {})
+    words = {"maxBytes": "max_bytes", "maxAge": "max_age"}
+    if queue:
+        made["queue"] = {words[key]: value for key, value in queue.items()}
+    return made
+
+
+def _time(written: Any) -> str:
+    try:
+        return as_prometheus(_seconds(written))
+    except ValueError:
+        # The agent says what is wrong with it.
+        return str(written)
+
 
 CONFIG: Final = "/etc/gpuledger-agent"
 QUEUE: Final = "/var/lib/gpuledger-agent"

@@ -5,9 +5,19 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any, Final
 
-from gpuledger.operator.render.collectors import CSV_FILE, collectors_csv
-from gpuledger.operator.render.gpu import gpu_env, security
-from gpuledger.operator.render.inits import init_containers, init_volumes
+from gpuledger.operator.render.exporter_pod import (
+    CONFIG,
+    CSV_FILE,
+    CSV_KEY,
+    CSV_NAME,
+    WEB_CONFIG,
+    collectors_csv,
+    exporter_mounts,
+    gpu_env,
+    init_containers,
+    init_volumes,
+    security,
+)
 from gpuledger.operator.render.names import Manifest, Naming
 from gpuledger.operator.render.pods import (
     environment,
@@ -20,7 +30,6 @@ from gpuledger.operator.render.pods import (
     variable,
 )
 from gpuledger.operator.render.program import program_config, restarting, written
-from gpuledger.operator.render.volumes import CONFIG, CSV_KEY, CSV_NAME, WEB_CONFIG, exporter_mounts
 from gpuledger.operator.spec import Exporter
 
 GPU_NODES: Final[Manifest] = {

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpuledger.kubernetes.access import MANAGER
 from gpuledger.operator.facts import Facts, Owner
 from gpuledger.operator.spec import WHATAP_AGENT, GpuMonitor
 
 Manifest = dict[str, Any]
 Labels = dict[str, str]
 
-MANAGER: Final = "gpuledger-operator"
 MONITOR: Final = "gpuledger.dev/monitor"
 MONITOR_KIND: Final = "gpuledger.dev/monitor-kind"
 ENGINE: Final = "gpuledger.dev/engine"

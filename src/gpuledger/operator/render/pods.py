@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpuledger.operator.facts import Facts
-from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.names import Labels, Manifest
-from gpuledger.operator.spec import GpuMonitor, Plain, Pods
+from gpuledger.operator.spec import GpuMonitor, Plain, Pods, Problem
 
 LOCKED: Final[Plain] = {
     "allowPrivilegeEscalation": False,

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuledger.operator.problem import Problem
 from gpuledger.operator.render.names import Manifest
 from gpuledger.operator.render.pods import plain
-from gpuledger.operator.spec import Plain
+from gpuledger.operator.spec import Plain, Problem
 
 FOLDER: Final = "/etc/gpuledger-secrets"
 VOLUME: Final = "secrets"

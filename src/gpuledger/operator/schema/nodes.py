@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from re import fullmatch
 from typing import Any, Final
 
-from gpuledger.operator.problem import Problem
+from gpuledger.operator.spec import Problem
 
 Schema = dict[str, Any]
 

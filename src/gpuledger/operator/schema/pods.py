@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuledger.operator.problem import Problem
 from gpuledger.operator.schema.nodes import (
     INT64,
     Count,
@@ -17,6 +16,7 @@ from gpuledger.operator.schema.nodes import (
     Switch,
     Text,
 )
+from gpuledger.operator.spec import Problem
 
 NAME: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 SECRET_KEY: Final = "^[-._a-zA-Z0-9]+$"

@@ -1,4 +1,4 @@
-"""What one tick finds wrong, as the driver's calls tell it."""
+"""What one tick finds wrong, as the driver's calls report it."""
 
 from __future__ import annotations
 

@@ -13,10 +13,9 @@ from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
 from gpuledger.sources.nvml.answers import accept, refuse, scale
 from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNSUPPORTED
-from gpuledger.sources.nvml.fields import METRICS, METRICS_CALL, Metric
+from gpuledger.sources.nvml.fields import METRICS, METRICS_CALL, Metric, Plan
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, view
-from gpuledger.sources.nvml.plan import Plan
 from gpuledger.sources.nvml.state import DeviceState, GpuState
 from gpuledger.sources.nvml.structs import (
     GPM_METRIC,

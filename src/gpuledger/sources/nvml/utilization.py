@@ -8,23 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.model.process import NO_USAGE, Usage, UtilizationSample
-from gpuledger.sources.nvml.codes import (
-    INSUFFICIENT_SIZE,
-    NO_PERMISSION,
-    NOT_FOUND,
-    SUCCESS,
-    UNSUPPORTED,
-)
+from gpuledger.sources.nvml.codes import INSUFFICIENT_SIZE, NO_PERMISSION, NOT_FOUND, SUCCESS, UNSUPPORTED
 from gpuledger.sources.nvml.findings import Findings
 from gpuledger.sources.nvml.library import Library, ListBuffer, view
 from gpuledger.sources.nvml.state import GpuState
-from gpuledger.sources.nvml.structs import (
-    BLANK_64,
-    SAMPLE,
-    SAMPLE_INFO,
-    SAMPLES_INFO,
-    SAMPLES_INFO_VERSION,
-)
+from gpuledger.sources.nvml.structs import BLANK_64, SAMPLE, SAMPLE_INFO, SAMPLES_INFO, SAMPLES_INFO_VERSION
 
 PART: Final = "utilization"
 _NEWER: Final = "nvmlDeviceGetProcessesUtilizationInfo"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpuledger.model.process import HostFacts, Start
 from gpuledger.model.workload import Workload
-from gpuledger.sources.simulator.chance import hexadecimal, number_of, uuid_text
-from gpuledger.sources.simulator.runs import Run
+from gpuledger.sources.simulator.hardware import hexadecimal, number_of, uuid_text
 from gpuledger.sources.simulator.scenario import SECOND, Container, Owner, Pod, Slurm, Unit
+from gpuledger.sources.simulator.timeline import Run
 
 BOOT_ID = "simulated"
 FOUND_BY = "simulator"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gpuledger.model.devices import Device, Instance
-from gpuledger.sources.simulator.chance import mix
-from gpuledger.sources.simulator.hardware import Hardware
+from gpuledger.sources.simulator.hardware import Hardware, mix
 from gpuledger.sources.simulator.scenario import WHOLE
 from gpuledger.sources.simulator.timeline import Phase, Seat
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.model.process import ProcessType
-from gpuledger.model.settings import choice, integer, text
-from gpuledger.model.sizes import size
+from gpuledger.model.settings import choice, integer, size, text
 from gpuledger.sources.simulator import table
 from gpuledger.sources.simulator.scenario import (
     FOREVER,

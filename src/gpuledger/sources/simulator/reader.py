@@ -6,11 +6,10 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
-from gpuledger.host.documents import NotYaml, parsed, text_of
+from gpuledger.host.yaml_documents import NotYaml, parsed, text_of
 from gpuledger.model.errors import UsageError, unknown
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.model.settings import boolean, integer, text
-from gpuledger.model.sizes import size
+from gpuledger.model.settings import boolean, integer, size, text
 from gpuledger.sources.simulator import process_reader, table
 from gpuledger.sources.simulator.laws import check
 from gpuledger.sources.simulator.process_reader import read_place, read_pod

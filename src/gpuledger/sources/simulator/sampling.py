@@ -9,9 +9,8 @@ from itertools import takewhile
 from gpuledger.model.process import Usage, UtilizationSample
 from gpuledger.sources.simulator.meter import HISTORY, Stretch
 from gpuledger.sources.simulator.power import Draw
-from gpuledger.sources.simulator.runs import Run
 from gpuledger.sources.simulator.scenario import SECOND, WHOLE
-from gpuledger.sources.simulator.timeline import Phase
+from gpuledger.sources.simulator.timeline import Phase, Run
 
 # Whole percents of sm, memory, encoder and decoder, as the driver tells them.
 Percents = tuple[int, int, int, int]

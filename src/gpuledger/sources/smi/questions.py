@@ -8,16 +8,22 @@ from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.source import Clock
 from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi import names
-from gpuledger.sources.smi.answer import Answer, Block, Row, Trouble
-from gpuledger.sources.smi.command import Command
+from gpuledger.sources.smi.answer import Answer, Block, Row, Trouble, decoded, told
+from gpuledger.sources.smi.command import (
+    HOPELESS,
+    Command,
+    NotStarted,
+    Outcome,
+    Ran,
+    Runner,
+    meaning,
+    reason,
+    unavailable,
+)
 from gpuledger.sources.smi.csv import Apps, parse_query_apps, parse_query_gpu, refused_field
-from gpuledger.sources.smi.decoding import decoded, told
-from gpuledger.sources.smi.exits import HOPELESS, meaning, reason, unavailable
-from gpuledger.sources.smi.listing import Listing, parse_listing
-from gpuledger.sources.smi.machine import bus_of, mig_enabled, uuid_of
-from gpuledger.sources.smi.pmon import Activity, parse_pmon
+from gpuledger.sources.smi.machine import Listing, bus_of, mig_enabled, parse_listing, uuid_of
+from gpuledger.sources.smi.processes import Activity, parse_pmon
 from gpuledger.sources.smi.report import parse_report
-from gpuledger.sources.smi.run import NotStarted, Outcome, Ran, Runner
 from gpuledger.sources.smi.xml import parse_xml
 
 # How long what did not work is not tried again, in seconds.

@@ -13,10 +13,10 @@ from gpuledger.model.source import Clock, Host
 from gpuledger.sources.findings import Findings
 from gpuledger.sources.smi.answer import Answer, Block
 from gpuledger.sources.smi.columns import PART, Columns
-from gpuledger.sources.smi.command import Command
-from gpuledger.sources.smi.listing import Listing
+from gpuledger.sources.smi.command import Command, CommandRunner, Runner
 from gpuledger.sources.smi.machine import (
     Card,
+    Listing,
     bus_of,
     cells_of,
     gpu_of,
@@ -27,10 +27,8 @@ from gpuledger.sources.smi.machine import (
     uuid_of,
     why_down,
 )
-from gpuledger.sources.smi.pmon import Activity
-from gpuledger.sources.smi.processes import Lists, build, gather
+from gpuledger.sources.smi.processes import Activity, Lists, build, gather
 from gpuledger.sources.smi.questions import RETRY, Questions
-from gpuledger.sources.smi.run import CommandRunner, Runner
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.values import ordinal
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from gpuledger.http.limits import Limits
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.checks import Finding
 from gpuledger.model.page import Page
 from gpuledger.model.source import Clock
-from gpuledger.outputs.limits import Limits
-from gpuledger.web.api.books import BooksAsRead
+from gpuledger.web.api.books import BooksAsRead, Worker
 from gpuledger.web.api.events import Events
 from gpuledger.web.api.recent import STEP, Recent
-from gpuledger.web.api.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.seconds import HOUR
-from gpuledger.ledger.store.billing import report_of
+from gpuledger.ledger.store.history import report_of
+from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.page import Page
-from gpuledger.web.api.answers import Refused, bad_request
+from gpuledger.web.api.answers import Refused, another, bad_request, broken, cursor_of, told_in
 from gpuledger.web.api.books import BooksAsRead
-from gpuledger.web.api.cursor import another, broken, cursor_of, told_in
 from gpuledger.web.api.values import VERSION, Words, joules
 
 # An answer that is so young is given again: twenty open pages ask for the same.

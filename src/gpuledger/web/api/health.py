@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from gpuledger.http.routes import Later, Request, Response
 from gpuledger.model.checks import Finding
 from gpuledger.model.page import Page
 from gpuledger.model.source import Clock
-from gpuledger.outputs.routes import Later, Request, Response
 from gpuledger.web.api.answers import answer
+from gpuledger.web.api.books import Worker
 from gpuledger.web.api.snapshot import status_of
 from gpuledger.web.api.values import VERSION, Words, finite
-from gpuledger.web.api.worker import Worker
 
 # A diagnosis asks the API server, the kubelet and others: not at every look at a page.
 EVERY = 300.0

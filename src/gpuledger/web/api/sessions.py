@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from gpuledger.ledger.store.listing import FIRST, Asked, Listed, Position, sessions_between
 from gpuledger.model.page import Page
-from gpuledger.web.api.answers import Refused, bad_request
+from gpuledger.web.api.answers import Refused, another, bad_request, broken, cursor_of, told_in
 from gpuledger.web.api.books import BooksAsRead
-from gpuledger.web.api.cursor import another, broken, cursor_of, told_in
 from gpuledger.web.api.parameters import Moment
 from gpuledger.web.api.snapshot import place_of
 from gpuledger.web.api.values import VERSION, Words, finite, joules, owner_words

@@ -14,9 +14,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, cast
 
 from gpuledger import __version__
-from gpuledger.outputs.compression import gzipped, wants_gzip
-from gpuledger.outputs.routes import Request, Response, plain
-from gpuledger.web.view import Links
+from gpuledger.http.routes import Request, Response, plain
+from gpuledger.outputs.responses import gzipped, wants_gzip
+from gpuledger.web.settings import Links
 
 if TYPE_CHECKING:
     from importlib.abc import ResourceLoader

@@ -5,11 +5,11 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from gpuledger.host.background import Polled
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.workloads.containers.container import NO_CONTAINERS, Containers, containers_of
 from gpuledger.workloads.containers.settings import ContainerSettings
-from gpuledger.workloads.maps import Polled
 
 PERIOD = 30.0
 

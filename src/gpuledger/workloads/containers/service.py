@@ -8,7 +8,7 @@ from typing import Final
 
 import h11
 
-from gpuledger.host.http import get
+from gpuledger.http.blocking_client import get
 from gpuledger.model.errors import GpuledgerError
 
 # 5,000 containers with many labels; an answer that is longer is none.

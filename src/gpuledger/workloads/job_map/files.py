@@ -8,16 +8,18 @@ always then. Who writes does not lock: what is read half-way is not believed unt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gpuledger.host.files import Read, read_at_most
+from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import from_bytes
-from gpuledger.workloads.device_index import DeviceRef
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.device_index import DeviceIndex, DeviceRef
 
 _NAME: Final = re.compile(r"(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
 # Of Slurm 123, 123_4; of PBS 123[4].server; of LSF 123[4]; of Grid Engine 123.1.
@@ -139,3 +141,36 @@ def _jobs(raw: bytes, settled: bool) -> tuple[str, ...]:
     # A last line without its end may go on: 12 of 1234.
     words = [line.strip() for line in (lines if settled else lines[:-1])]
     return tuple(dict.fromkeys(word for word in words if word not in _IDLE and _JOB.fullmatch(word)))
+
+
+FOUND_BY: Final = "job_map"
+
+
+class Users(Protocol):
+    """Who knows whose a job is, such as SlurmJobs."""
+
+    def user(self, name: str) -> str:
+        """The user; empty where not known."""
+
+
+def allocations(
+    jobs: JobMap, devices: Sequence[Device], users: Users | None = None, *, kind: str = "slurm"
+) -> tuple[Allocation, ...]:
+    """One Allocation per job and Device, in the order of files and lines.
+
+    `kind` is that of the processes of these jobs (`slurm`, or `job` for other batch systems), for the two to
+    be one owner.
+    """
+    return tuple(_each(jobs, DeviceIndex(devices), kind, users))
+
+
+def _each(jobs: JobMap, index: DeviceIndex, kind: str, users: Users | None) -> Iterator[Allocation]:
+    told: set[tuple[str, str]] = set()
+    for item in jobs:
+        user = users.user(item.job) if users is not None else ""
+        workload = Workload(kind=kind, job=item.job, user=user, found_by=FOUND_BY)
+        for device in index.find(item.device):
+            # The file of a GPU and that of its instance may both name the job.
+            if (item.job, device.uuid) not in told:
+                told.add((item.job, device.uuid))
+                yield Allocation(device, workload, found_by=FOUND_BY)

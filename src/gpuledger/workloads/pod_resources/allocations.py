@@ -8,14 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from gpuledger.model.devices import Device
+from gpuledger.model.text import is_wanted
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.pod_resources.devices import DeviceNames, Missing, Uuids, find_claimed
-from gpuledger.workloads.pod_resources.grants import Grant, PodResources
+from gpuledger.workloads.device_index import same_objects
+from gpuledger.workloads.pod_resources.devices import (
+    DeviceNames,
+    Grant,
+    Missing,
+    PodResources,
+    Uuids,
+    find_claimed,
+)
 from gpuledger.workloads.pod_resources.settings import DRIVERS, RESOURCES
-from gpuledger.workloads.pods.index import NO_PODS
-from gpuledger.workloads.pods.pod import Pod
-from gpuledger.workloads.sameness import same_objects
-from gpuledger.workloads.wildcards import is_wanted
+from gpuledger.workloads.pods.pod import NO_PODS, Pod
 
 NO_UUIDS: Final[Uuids] = {}
 

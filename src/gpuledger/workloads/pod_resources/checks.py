@@ -11,9 +11,8 @@ from gpuledger.model.checks import Check, Finding, because, fails, parted, skipp
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pod_resources.allocations import NO_UUIDS, Allocated, allocate
-from gpuledger.workloads.pod_resources.checkpoint import read_checkpoint
-from gpuledger.workloads.pod_resources.devices import Uuids
-from gpuledger.workloads.pod_resources.grants import Grant, PodResources
+from gpuledger.workloads.pod_resources.devices import Grant, PodResources, Uuids
+from gpuledger.workloads.pod_resources.map import read_checkpoint
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 
 SOCKET: Final = "kubernetes.pod_resources"

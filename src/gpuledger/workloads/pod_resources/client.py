@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
-from gpuledger.workloads.pod_resources.grants import Claimed, Grant, PodResources
+from gpuledger.workloads.pod_resources.devices import Claimed, Grant, PodResources
 from gpuledger.workloads.pod_resources.unary import (
     LONGEST_ANSWER,
     UNIMPLEMENTED,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from gpuledger.model.settings import Reload, duration, setting, text, words
-from gpuledger.workloads.wildcards import wanted_name
+from gpuledger.model.text import wanted_name
 
 SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CHECKPOINT: Final = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.model.source import Clock
-from gpuledger.workloads.forms import FORMS
+from gpuledger.workloads.cgroup import FORMS
 
 _PODS: Final = tuple(form.compiled() for form in FORMS if form.scope == "pod")
 # What the kubelet's drivers, and kind, put between a hierarchy's root and the pods.

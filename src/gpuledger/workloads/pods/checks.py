@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.client import ApiClient, Refused, on_node
+from gpuledger.kubernetes.cluster import SERVICE_ACCOUNT, find_access
+from gpuledger.kubernetes.settings import KUBELET, KubernetesSettings, is_enabled
+from gpuledger.kubernetes.stream import ListReader
 from gpuledger.model.checks import Check, Finding, because, fails, parted, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pods.access import Access
-from gpuledger.workloads.pods.api import ApiClient, on_node
-from gpuledger.workloads.pods.cluster import SERVICE_ACCOUNT, find_access
 from gpuledger.workloads.pods.logs import read_pod_logs
-from gpuledger.workloads.pods.refusals import Refused
-from gpuledger.workloads.pods.settings import KUBELET, KubernetesSettings, is_enabled
 from gpuledger.workloads.pods.slices import DraDevice, ResourceSlices, SliceReader
-from gpuledger.workloads.pods.stream import ListReader
 from gpuledger.workloads.pods.watch import PODS_PATH
 
 API: Final = "kubernetes.api"

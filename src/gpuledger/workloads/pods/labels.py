@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpuledger.model.text import clean_name
-from gpuledger.workloads.wildcards import is_wanted
+from gpuledger.model.text import clean_name, is_wanted
 
 # A DNS name of 253, a slash, and 63.
 _LONGEST_NAME = 317

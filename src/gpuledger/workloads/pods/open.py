@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuledger.host.background import Polled
+from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.source import Clock
-from gpuledger.workloads.maps import Polled
-from gpuledger.workloads.pods.settings import KubernetesSettings
 
 if TYPE_CHECKING:
-    from gpuledger.workloads.pods.names import PodNames
+    from gpuledger.workloads.pods.logs import PodNames
     from gpuledger.workloads.pods.slices import ResourceSlices
 
 
@@ -33,11 +33,10 @@ def open_kubernetes(
     Raises UsageError when `kubernetes.names` is `api` and there is no API server to ask, GpuledgerError for a
     kubeconfig that cannot be used.
     """
-    from gpuledger.workloads.pods.api import ApiClient
-    from gpuledger.workloads.pods.cluster import find_access
+    from gpuledger.kubernetes.client import ApiClient
+    from gpuledger.kubernetes.cluster import find_access
     from gpuledger.workloads.pods.labels import LabelAllowlist
-    from gpuledger.workloads.pods.logs import pod_logs
-    from gpuledger.workloads.pods.names import PodNames, spare_logs
+    from gpuledger.workloads.pods.logs import PodNames, pod_logs, spare_logs
     from gpuledger.workloads.pods.slices import resource_slices
     from gpuledger.workloads.pods.watch import PodWatch
 

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from gpuledger.host.background import Polled
+from gpuledger.kubernetes.client import ApiClient, Refused, on_node
+from gpuledger.kubernetes.fields import elements, mapping, name
+from gpuledger.kubernetes.stream import ListReader, NotJson
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.workloads.maps import Polled
-from gpuledger.workloads.pods.api import ApiClient, on_node
-from gpuledger.workloads.pods.fields import elements, mapping, name
-from gpuledger.workloads.pods.refusals import Refused
-from gpuledger.workloads.pods.stream import ListReader, NotJson
 
 _GROUP: Final = "/apis/resource.k8s.io"
 # The newest first; what came before named its fields otherwise.

@@ -6,12 +6,11 @@ import logging
 from random import Random
 from typing import Final
 
+from gpuledger.kubernetes.client import ApiClient, on_node
+from gpuledger.kubernetes.listing import ListWatch
 from gpuledger.model.source import Clock
-from gpuledger.workloads.pods.api import ApiClient, on_node
-from gpuledger.workloads.pods.index import NO_PODS, Pods
 from gpuledger.workloads.pods.labels import LabelAllowlist
-from gpuledger.workloads.pods.listing import ListWatch
-from gpuledger.workloads.pods.pod import Pod, read_pod
+from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods, read_pod
 
 log = logging.getLogger("gpuledger.workloads")
 

@@ -6,11 +6,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.report.fleet.inventory import Inventory
-from gpuledger.ledger.report.fleet.ranges import SECONDS, Answers, Ending, Range
+from gpuledger.ledger.report.fleet.inventory import Inventory, Twice
 from gpuledger.ledger.report.fleet.rises import Rise, Rises
-from gpuledger.ledger.report.fleet.scraped import ENERGY, TIMES, Labels, Name, Target, Windows, target_of
-from gpuledger.ledger.report.fleet.twice import Twice
+from gpuledger.ledger.report.fleet.scraped import (
+    ENERGY,
+    SECONDS,
+    TIMES,
+    Answers,
+    Ending,
+    Labels,
+    Name,
+    Range,
+    Target,
+    Windows,
+    target_of,
+)
 
 # Seconds for which energy waits for its owner's name, and for which a new series is told as 0 by default.
 _NAMELESS, _ZERO_HOLD = 30.0, 30.0

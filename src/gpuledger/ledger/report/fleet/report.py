@@ -10,14 +10,12 @@ from math import ceil
 
 from gpuledger.ledger.report.fleet.fleet import Doubts, Fleet, Told, margin
 from gpuledger.ledger.report.fleet.inventory import Pod
-from gpuledger.ledger.report.fleet.ranges import ALLOCATED, HELD, RESIDENT
 from gpuledger.ledger.report.fleet.rises import Rise
-from gpuledger.ledger.report.fleet.scraped import Name
-from gpuledger.ledger.report.grouping import NODE, Grouping, Key, gpu_key, grouping
-from gpuledger.ledger.report.party import Party
+from gpuledger.ledger.report.fleet.scraped import ALLOCATED, HELD, RESIDENT, Name
+from gpuledger.ledger.report.formats import iso
+from gpuledger.ledger.report.grouping import NODE, Grouping, Key, Party, gpu_key, grouping
 from gpuledger.ledger.report.report import GpuLine, Line, Period, Report, own_line, together
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
-from gpuledger.ledger.report.shapes import iso
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import Workload

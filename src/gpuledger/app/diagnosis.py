@@ -1,0 +1,210 @@
+"""Checks made Findings, and Findings made text for people or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Thread
+from typing import Any, Final, TextIO
+
+from gpuledger.config.node import map_settings
+from gpuledger.host.checks import host_checks
+from gpuledger.host.clock import SystemClock
+from gpuledger.host.settings import HostSettings
+from gpuledger.http.settings import HttpSettings
+from gpuledger.kubernetes.settings import is_enabled
+from gpuledger.ledger.settings import StoreSettings
+from gpuledger.ledger.store.checks import books_checks
+from gpuledger.model.checks import Check, Finding, Verdict, because, fails, skipped, unknown
+from gpuledger.model.devices import Device
+from gpuledger.model.settings import build
+from gpuledger.model.text import is_utf8
+from gpuledger.outputs.checks import web_config_checks
+from gpuledger.workloads.checks import container_checks, job_map_checks
+from gpuledger.workloads.open import MapSettings
+from gpuledger.workloads.pod_resources.checks import pod_resources_checks
+from gpuledger.workloads.pods.checks import device_uuids, kubernetes_checks
+from gpuledger.workloads.slurm.checks import slurm_checks
+
+_SYMBOLS: Final = {
+    Verdict.WORKS: ("✓", "+", "32"),
+    Verdict.FAILS: ("✗", "x", "31;1"),
+    Verdict.WARNING: ("!", "!", "33"),
+    Verdict.UNKNOWN: ("?", "?", "36"),
+    Verdict.SKIPPED: ("-", "-", "2"),
+}
+_WORD: Final = max(len(verdict.value) for verdict in Verdict)
+_WIDEST_NAME: Final = 28
+
+
+def run_checks(checks: Iterable[Check]) -> list[Finding]:
+    """All Findings in the order of the checks, which run one after the other. Never raises.
+
+    A check runs in a thread that can be left behind: what it reads may hang.
+    """
+    found: list[Finding] = []
+    for check in checks:
+        cause = _cause(check, found)
+        found += [skipped(check.name, check.what, because(cause))] if cause else _look(check)
+    return found
+
+
+def _cause(check: Check, found: Sequence[Finding]) -> str:
+    """The name of the first thing that this check needs and that fails; empty if there is none."""
+    for finding in found:
+        if finding.check in check.needs:
+            if finding.verdict is Verdict.FAILS:
+                return finding.what
+            if finding.verdict is Verdict.SKIPPED and finding.why.startswith(because("")):
+                return finding.why.removeprefix(because(""))
+    return ""
+
+
+def _look(check: Check) -> list[Finding]:
+    found: list[Finding] = []
+    broken: list[Exception] = []
+
+    def look() -> None:
+        try:
+            found.extend(check.look())
+        except Exception as error:  # noqa: BLE001  (a check that breaks is a finding, not the end of the rest)
+            broken.append(error)
+
+    thread = Thread(target=look, name=f"check {check.name}", daemon=True)
+    thread.start()
+    thread.join(check.limit)
+    if thread.is_alive():
+        why = f"the look did not come back within {check.limit:g} s"
+        return [
+            fails(
+                check.name, check.what, why, "what it reads hangs: look into `dmesg`, and at network mounts"
+            )
+        ]
+    if broken:
+        error = broken[0]
+        why = f"the check itself broke: {type(error).__name__}: {error}"
+        return [*found, unknown(check.name, check.what, why, "please report this line")]
+    return found
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """1 when anything fails, else 0."""
+    return int(any(finding.verdict is Verdict.FAILS for finding in findings))
+
+
+def as_json(findings: Sequence[Finding], version: str) -> str:
+    """One object: `findings` in order, and a `summary` with the number of each verdict."""
+    counts = Counter(finding.verdict for finding in findings)
+    told = {
+        "version": version,
+        "findings": [
+            {
+                "check": finding.check,
+                "verdict": finding.verdict.value,
+                "what": finding.what,
+                "why": finding.why,
+                "remedy": finding.remedy,
+            }
+            for finding in findings
+        ],
+        "summary": {
+            "ok": not exit_code(findings),
+            **{verdict.value: counts[verdict] for verdict in Verdict},
+        },
+    }
+    return json.dumps(told, indent=2) + "\n"
+
+
+def as_table(findings: Sequence[Finding], to: TextIO, environment: Mapping[str, str]) -> str:
+    """Lines for people: symbol, word, what, why; the remedy below. Colour is for terminals that want it."""
+    colour = to.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    plain = not is_utf8(to.encoding)
+    rows = _folded(findings)
+    width = min(_WIDEST_NAME, max((len(finding.what) for finding in rows), default=0))
+    lines: list[str] = []
+    for finding in rows:
+        mark = _mark(finding.verdict, plain, colour)
+        lines.append(f"{mark}  {finding.what:<{width}}  {finding.why}")
+        if finding.remedy:
+            lines.append(f"{'':{_WORD + 4}}remedy: {finding.remedy}")
+    lines += ["", _summary(findings)]
+    text = "\n".join(lines) + "\n"
+    encoding = to.encoding or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding) if plain else text
+
+
+def _mark(verdict: Verdict, plain: bool, colour: bool) -> str:
+    symbol, ascii_symbol, code = _SYMBOLS[verdict]
+    mark = f"{ascii_symbol if plain else symbol} {verdict.value:<{_WORD}}"
+    return f"\x1b[{code}m{mark}\x1b[0m" if colour else mark
+
+
+def _folded(findings: Sequence[Finding]) -> list[Finding]:
+    """What was skipped for one and the same cause, as one line where the first of it stood."""
+    rows: list[Finding] = []
+    places: dict[str, int] = {}
+    for finding in findings:
+        by_cause = finding.verdict is Verdict.SKIPPED and finding.why.startswith(because(""))
+        if by_cause and finding.why in places:
+            row = rows[places[finding.why]]
+            names = row.what if finding.what in row.what.split(", ") else f"{row.what}, {finding.what}"
+            rows[places[finding.why]] = skipped(row.check, names, row.why)
+            continue
+        if by_cause:
+            places[finding.why] = len(rows)
+        rows.append(finding)
+    return rows
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.verdict for finding in findings)
+    parts = ", ".join(
+        f"{counts[verdict]} {verdict.value}"
+        for verdict in Verdict
+        if counts[verdict] or verdict is Verdict.FAILS
+    )
+    first = next((finding for finding in findings if finding.verdict is Verdict.FAILS), None)
+    return f"{parts}. Begin with: {first.what}." if first else f"{parts}."
+
+
+# Without these there is nobody to be named.
+NEEDED = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
+
+
+def diagnose_serving(
+    values: Mapping[str, Any], environment: Mapping[str, str], *, simulated: bool
+) -> list[Finding]:
+    """What can be found out from within a program that serves, with its settings.
+
+    Left out is what would open the driver or the source once more (its collectors tell how that goes), and
+    the addresses, which it holds itself.
+    """
+    host = build(HostSettings, values)
+    maps = () if simulated else map_checks(map_settings(values), host, environment)
+    web = web_config_checks(build(HttpSettings, values))
+    books = books_checks(build(StoreSettings, values), environment, made_up=simulated)
+    return run_checks((*host_checks(host, environment, local=not simulated), *maps, *books, *web))
+
+
+def map_checks(
+    settings: MapSettings,
+    host: HostSettings,
+    environment: Mapping[str, str],
+    devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
+) -> tuple[Check, ...]:
+    """Whether each map of owners can be read here. `devices` are those of the source, None where unread."""
+    node = settings.node_name(environment)
+    return (
+        *kubernetes_checks(settings.kubernetes, node, environment),
+        *pod_resources_checks(
+            settings.pod_resources,
+            devices,
+            lambda: device_uuids(settings.kubernetes, node, environment),
+            enabled=is_enabled(settings.kubernetes, environment),
+            needs=NEEDED,
+        ),
+        *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
+        *job_map_checks(settings.job_map, SystemClock()),
+        *container_checks(settings.containers),
+    )

@@ -1,0 +1,97 @@
+"""Another number of shards while samples are on their way: nothing is lost, none overtakes another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from gpuledger.agent.deliver.queue import Queue
+from gpuledger.agent.deliver.records import record_of
+from gpuledger.agent.deliver.sender import Sender
+from gpuledger.agent.deliver.settings import ReceiverSettings
+from gpuledger.agent.deliver.state import Counts, Sayings
+from gpuledger.host.clock import SystemClock
+from write_helpers import (
+    EAGER,
+    NOW,
+    Post,
+    ScriptedReceiver,
+    block,
+    everything,
+    in_order,
+    receiving,
+    run,
+    settings,
+    until,
+)
+
+FEW = replace(EAGER, max_samples_per_send=10)
+
+
+@asynccontextmanager
+async def queued(folder: Path, to: ReceiverSettings, targets: int, each: int) -> AsyncIterator[Sender]:
+    """A sender whose queue holds so many blocks of each target already."""
+    clock = SystemClock()
+    queue = Queue(folder / "queue", to.queue, clock, Sayings("one", clock))
+    for number in range(each):
+        for target in range(targets):
+            queue.put(record_of(block(target, number), int(NOW * 1000)), through=False)
+    to = replace(to, queue=replace(to.queue, max_age=1e9))
+    queue.apply(to.queue)
+    sender = Sender(to, queue, Counts(), clock, Sayings("one", clock), lambda: 0.5, asyncio.sleep)
+    try:
+        yield sender
+    finally:
+        await sender.stop()
+        queue.close()
+
+
+def test_all_is_delivered_in_order_while_the_number_changes(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with (
+            receiving(ScriptedReceiver()) as there,
+            queued(tmp_path, settings(there.url, queue_config=FEW), 6, 100) as sender,
+        ):
+            sender.start(1)
+            for number, shards in enumerate((3, 2, 5, 1), 1):
+                least = 100 * number
+                await until(lambda least=least: len(there.taken) >= least, "some to be delivered")
+                await sender.resize(shards)
+                assert sender.shards == shards
+            await until(lambda: len(set(there.taken)) == 600, "all to be delivered")
+        assert sorted(there.taken) == everything(6, 100)
+        assert in_order(there.taken)
+
+    run(test)
+
+
+def test_a_stop_in_the_midst_of_it_still_delivers_what_is_queued(tmp_path: Path) -> None:
+    released = asyncio.Event()
+
+    async def test() -> None:
+        async def held(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await released.wait()
+            writer.write(b"HTTP/1.1 503 Later\r\nContent-Length: 0\r\n\r\n")
+
+        def script(post: Post) -> object:
+            return held if len(there.posts) == 1 else "204 No Content"
+
+        there = ScriptedReceiver(script)  # type: ignore[arg-type]
+        async with (
+            receiving(there),
+            queued(tmp_path, settings(there.url, queue_config=FEW), 1, 50) as sender,
+        ):
+            sender.start(1)
+            await until(lambda: there.posts, "the first request")
+            resizing = asyncio.create_task(sender.resize(2))
+            await asyncio.sleep(0)
+            resizing.cancel()
+            await asyncio.gather(resizing, return_exceptions=True)
+            released.set()
+            await sender.stop(30.0)
+        assert there.taken == everything(1, 50)
+
+    run(test)

@@ -1,0 +1,267 @@
+"""The dashboards in deploy/grafana: as their source makes them, as Grafana wants them, in words there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.settings import DialectSettings
+
+GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
+FILES = sorted((GRAFANA / "dashboards").glob("*.json"))
+DASHBOARDS: list[dict[str, Any]] = [json.loads(file.read_text(encoding="utf-8")) for file in FILES]
+PANELS = [
+    pytest.param(panel, id=f"{dashboard['uid']}: {panel['title']}")
+    for dashboard in DASHBOARDS
+    for panel in dashboard["panels"]
+    if panel["type"] != "row"
+]
+each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=[made["uid"] for made in DASHBOARDS])
+each_panel = pytest.mark.parametrize("panel", PANELS)
+each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
+SCHEMA: dict[str, Any] = json.loads((GRAFANA / "schema.json").read_text(encoding="utf-8"))
+KINDS: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "null": (type(None),),
+}
+COLLECTED = re.findall(r"^DCGM_\w+", (GRAFANA / "dcgm-collectors.csv").read_text("utf-8"), re.MULTILINE)
+SPECS = [spec for dialect in dialects(DialectSettings(), "0").values() for spec in dialect.specs]
+TOLD = {spec.name for spec in SPECS} | {f"{spec.name}_bucket" for spec in SPECS} | set(COLLECTED)
+BUILT_IN = {"__range", "__range_s", "__rate_interval", "__interval"}
+# Counters that stand there as what they have counted in all, and are called so.
+IN_ALL = {
+    "The books balance",
+    "Xid errors",
+    "ECC errors",
+    "PCIe replays",
+    "Energy of nobody, by GPU",
+    "Exporters",
+}
+
+
+def problems(value: Any, schema: dict[str, Any], at: str = "$") -> Iterator[str]:
+    """What of the value is not as the schema says (the keywords of JSON Schema that ours uses)."""
+    if "$ref" in schema:
+        schema = SCHEMA["definitions"][schema["$ref"].removeprefix("#/definitions/")]
+    if "anyOf" in schema and all(any(problems(value, choice, at)) for choice in schema["anyOf"]):
+        yield f"{at}: none of {len(schema['anyOf'])} choices fits"
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        yield f"{at}: {value!r} is not of type {kinds}"
+        return
+    if "const" in schema and value != schema["const"]:
+        yield f"{at}: {value!r} is not {schema['const']!r}"
+    if "enum" in schema and (isinstance(value, bool) or value not in schema["enum"]):
+        yield f"{at}: {value!r} is none of {schema['enum']}"
+    if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
+        yield f"{at}: {value!r} does not look like {schema['pattern']}"
+    number = value if isinstance(value, int | float) else None
+    if number is not None and not schema.get("minimum", number) <= number <= schema.get("maximum", number):
+        yield f"{at}: {value} is out of range"
+    if isinstance(value, list):
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            yield f"{at}: {len(value)} items"
+        for index, item in enumerate(value):
+            yield from problems(item, schema.get("items", {}), f"{at}[{index}]")
+    if isinstance(value, dict):
+        yield from _of_object(value, schema, at)
+
+
+def _is(value: Any, kind: str) -> bool:
+    return isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _of_object(value: dict[str, Any], schema: dict[str, Any], at: str) -> Iterator[str]:
+    known = schema.get("properties", {})
+    others = schema.get("additionalProperties", True)
+    yield from (f"{at}: {key} is missing" for key in schema.get("required", ()) if key not in value)
+    for key, item in value.items():
+        if key in known:
+            yield from problems(item, known[key], f"{at}.{key}")
+        elif others is False:
+            yield f"{at}: {key} is not known"
+        elif isinstance(others, dict):
+            yield from problems(item, others, f"{at}.{key}")
+
+
+def expressions(panel: dict[str, Any]) -> list[str]:
+    return [target["expr"] for target in panel["targets"]]
+
+
+def queries_of(dashboard: dict[str, Any]) -> list[str]:
+    told = [text for panel in dashboard["panels"] for text in map(str, expressions_or_none(panel))]
+    asked = [made["query"]["query"] for made in dashboard["templating"]["list"] if made["type"] == "query"]
+    return [*told, *asked]
+
+
+def expressions_or_none(panel: dict[str, Any]) -> list[str]:
+    return [] if panel["type"] == "row" else expressions(panel)
+
+
+def test_the_dashboards_are_what_their_source_makes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-B", str(GRAFANA / "make"), str(tmp_path)], check=True)
+    made = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    kept = {file.name: file.read_text(encoding="utf-8") for file in FILES}
+    assert kept == made, "run `make dashboards`"
+
+
+@each_dashboard
+def test_a_dashboard_fits_the_schema(dashboard: dict[str, Any]) -> None:
+    assert list(problems(dashboard, SCHEMA)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("id",), 7),
+        (("graphTooltip",), 3),
+        (("nonsense",), 1),
+        (("panels", 1, "type"), "graph"),
+        (("panels", 1, "gridPos", "w"), 25),
+        (("panels", 1, "targets", 0, "expr"), ""),
+        (("panels", 1, "targets", 0, "datasource", "uid"), "${DS_PROMETHEUS}"),
+        (("panels", 1, "options", "colorMode"), "blue"),
+        (("panels", 1, "fieldConfig", "defaults", "unit"), "furlong"),
+        (("templating", "list", 1, "hide"), True),
+    ],
+)
+def test_the_schema_finds_what_grafana_would_not_take(path: tuple[Any, ...], value: object) -> None:
+    spoilt: Any = deepcopy(DASHBOARDS[0])
+    place = spoilt
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    assert list(problems(spoilt, SCHEMA))
+
+
+def test_dashboards_are_told_apart() -> None:
+    assert len(DASHBOARDS) == 4
+    for what in ("uid", "title"):
+        assert max(Counter(made[what] for made in DASHBOARDS).values()) == 1
+    assert [file.stem for file in FILES] == [made["uid"] for made in DASHBOARDS]
+
+
+@each_dashboard
+def test_panels_have_names_and_numbers_of_their_own(dashboard: dict[str, Any]) -> None:
+    for what in ("id", "title"):
+        counted = Counter(panel[what] for panel in dashboard["panels"])
+        assert max(counted.values()) == 1, counted.most_common(1)
+
+
+@each_dashboard
+def test_no_panel_lies_on_another_or_beyond_the_edge(dashboard: dict[str, Any]) -> None:
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)
+
+
+@each_dashboard
+def test_every_variable_that_is_used_is_there(dashboard: dict[str, Any]) -> None:
+    there = {made["name"] for made in dashboard["templating"]["list"]}
+    assert there >= {"datasource", "cluster", "node", "gpu", "namespace"}
+    titles = [panel["title"] for panel in dashboard["panels"]]
+    used = set(re.findall(r"\$(?!\d)\{?(\w+)", " ".join([*queries_of(dashboard), *titles])))
+    assert used - BUILT_IN <= there
+    unused = [made for made in dashboard["templating"]["list"] if made["name"] not in used | {"datasource"}]
+    assert all(made["hide"] == 2 for made in unused), "a choice that changes nothing"
+
+
+@each_dashboard
+def test_variables_of_many_values_stand_in_regular_expressions_only(dashboard: dict[str, Any]) -> None:
+    """Several values, or All, are `a|b` or `.*`, with what is special escaped: `=` would match none."""
+    many = {made["name"] for made in dashboard["templating"]["list"] if made.get("multi")}
+    for query in queries_of(dashboard):
+        for before, name in re.findall(r"(.{2,4})\$(?!\d)\{?(\w+)", query):
+            assert (name in many) == before.endswith('=~"'), query
+
+
+@each_dashboard
+def test_links_lead_to_dashboards_and_variables_that_exist(dashboard: dict[str, Any]) -> None:
+    uids = {made["uid"] for made in DASHBOARDS}
+    headings = re.compile(r"\$\{__data\.fields\.(\w+)\}")
+    for panel in dashboard["panels"]:
+        shown = {
+            heading
+            for step in panel.get("transformations", ())
+            for heading in step["options"].get("renameByName", {}).values()
+        }
+        for url in re.findall(r'"url": "(/d/[^"]*)"', json.dumps(panel)):
+            assert url.split("?")[0].removeprefix("/d/") in uids
+            assert set(re.findall(r"var-(\w+)=", url)) <= {"node", "gpu", "namespace"}
+            assert set(headings.findall(url)) <= shown
+
+
+@each_panel
+def test_a_panel_asks_for_families_that_are_told(panel: dict[str, Any]) -> None:
+    for expression in expressions(panel):
+        asked = set(re.findall(r"\b(?:gpuledger|DCGM)_\w+", expression))
+        assert asked
+        assert asked <= TOLD
+
+
+@each_panel
+def test_counters_are_told_as_what_they_rose(panel: dict[str, Any]) -> None:
+    counters = re.compile(r"(\w+\()?(gpuledger_\w+_(?:total|bucket))\{")
+    for expression in expressions(panel):
+        for function, name in counters.findall(expression):
+            assert function in {"rate(", "increase("} or panel["title"] in IN_ALL, name
+
+
+@each_table
+def test_overrides_are_of_columns_that_the_table_has(panel: dict[str, Any]) -> None:
+    merge, organize = deepcopy(panel["transformations"])
+    renamed = organize["options"]["renameByName"]
+    alone = renamed.pop("Value") if len(panel["targets"]) > 1 else None
+    assert alone in (None, renamed.get("Value #A"))
+    headings = Counter(renamed.values())
+    assert merge["id"] == "merge"
+    assert max(headings.values()) == 1
+    assert {made["matcher"]["options"] for made in panel["fieldConfig"]["overrides"]} <= headings.keys()
+    assert {made["displayName"] for made in panel["options"]["sortBy"]} <= headings.keys()
+    letters = [target["refId"] for target in panel["targets"]]
+    values = [f"Value #{letter}" for letter in letters] if len(letters) > 1 else ["Value"]
+    assert [name for name in renamed if name.startswith("Value")] == values
+
+
+def test_every_field_of_the_collectors_file_is_shown() -> None:
+    shown = " ".join(query for made in DASHBOARDS for query in queries_of(made))
+    assert COLLECTED
+    assert [field for field in COLLECTED if not re.search(rf"\b{field}\b", shown)] == []
+
+
+def test_provisioning_has_the_data_source_that_dashboards_choose() -> None:
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert (source["uid"], source["type"], source["isDefault"]) == ("prometheus", "prometheus", True)
+    for dashboard in DASHBOARDS:
+        assert dashboard["templating"]["list"][0]["current"]["value"] == source["uid"]
+
+
+def test_provisioning_reads_dashboards_from_files() -> None:
+    told = yaml.safe_load((GRAFANA / "provisioning/dashboards/gpuledger.yaml").read_text())
+    (provider,) = told["providers"]
+    assert told["apiVersion"] == 1
+    assert provider["type"] == "file"
+    assert Path(provider["options"]["path"]).is_absolute()

@@ -1,0 +1,80 @@
+"""Every field that gpuledger tells, on a card of each architecture, in both schemas, byte for byte.
+
+From the test NVML library through source, ledger and dialect. With UPDATE_GOLDENS=1 in the environment the
+files are written anew, for review.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from gpuledger.dialects.dcgm.collectors import DEFAULT, Collectors, Column
+from gpuledger.dialects.dcgm.dialect import DcgmDialect
+from gpuledger.dialects.dcgm.fields import FIELDS
+from gpuledger.dialects.settings import DcgmSettings
+from gpuledger.exposition import text
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.page import Page
+from nvml.cards import CARDS
+from nvml.machine import Machine
+
+FOLDER = Path(__file__).parents[3] / "golden" / "dcgm"
+EVERY_METRIC = Collectors(tuple(Column(field, is_label=False) for field in FIELDS if field.type != "text"))
+
+
+@pytest.fixture(params=CARDS)
+def card(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def page(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+    """Of the second tick, since rates and means need two."""
+    machine = Machine(tmp_path, monkeypatch)
+    machine.state.gpus = [CARDS[card]()]
+    wanted = DcgmDialect(DcgmSettings(), EVERY_METRIC).wants
+    machine.tick(wanted)
+    seen = machine.tick(wanted)
+    return Page(seen.unix, seen.source, seen, Ledger(LedgerSettings()).post(seen))
+
+
+@pytest.mark.parametrize("schema", ["4.8", "4.9"])
+def test_a_card_of_each_kind_is_told_as_reviewed(card: str, page: Page, schema: str) -> None:
+    dialect = DcgmDialect(DcgmSettings(schema=schema), EVERY_METRIC)  # type: ignore[arg-type]
+    found = text.encode_text(dialect.tell(page)).decode()
+    golden = FOLDER / f"{card}-{schema}.prom"
+    if os.environ.get("UPDATE_GOLDENS"):
+        golden.write_text(found, encoding="utf-8")
+    assert found == golden.read_text(encoding="utf-8")
+    assert all(family.samples for family in read_text(found))
+
+
+MIG_ON = {"DCGM_FI_DEV_MIG_MODE": "1", "DCGM_FI_DEV_MIG_MAX_SLICES": "7"}
+MIG_OFF = {"DCGM_FI_DEV_MIG_MODE": "0", "DCGM_FI_DEV_MIG_MAX_SLICES": "0"}
+MIG: dict[str, dict[str, str]] = {
+    "ampere": MIG_OFF,
+    "hopper": MIG_OFF,
+    "ampere-mig": {
+        **MIG_ON,
+        "DCGM_FI_DEV_MIG_GI_INFO": "1:4g.40gb,2:3g.40gb",
+        "DCGM_FI_DEV_MIG_CI_INFO": "1/0:4g.40gb,2/0:3g.40gb",
+    },
+    "hopper-mig": {
+        **MIG_ON,
+        "DCGM_FI_DEV_MIG_GI_INFO": "1:3g.40gb,2:2g.20gb",
+        "DCGM_FI_DEV_MIG_CI_INFO": "1/0:3g.40gb,2/0:1c.2g.20gb,2/1:1c.2g.20gb",
+    },
+}
+
+
+def test_labels_of_mig_are_there_where_mig_is(card: str, page: Page) -> None:
+    told = {family.spec.name: family for family in DcgmDialect(DcgmSettings(), DEFAULT).tell(page)}
+    family = told["DCGM_FI_DEV_POWER_USAGE"]
+    (values,) = family.samples
+    labels = dict(zip(family.spec.labels, values, strict=True))
+    assert {key: one for key, one in labels.items() if "_MIG_" in key} == MIG.get(card, {})

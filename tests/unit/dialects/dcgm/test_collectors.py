@@ -1,0 +1,199 @@
+"""Collectors files as dcgm-exporter's users have them: good ones, bad ones, and what is said of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuledger.dialects.dcgm.collectors import DEFAULT, UNTOLD, Collectors, parse
+from gpuledger.dialects.dcgm.field import BYTES, MEBIBYTES, Schema
+from gpuledger.model.errors import UsageError
+
+GOOD = "DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\n"
+
+
+def read(text: str) -> Collectors:
+    return parse(text.encode(), "a.csv")
+
+
+def told(text: str, schema: Schema = "4.8") -> list[tuple[str, bool, str]]:
+    return [(column.name(schema), column.is_label, column.help) for column in read(text).columns]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            "DCGM_FI_DEV_SM_CLOCK,  gauge, SM clock (in MHz).",
+            ("DCGM_FI_DEV_SM_CLOCK", False, "SM clock (in MHz)."),
+        ),
+        ("DCGM_FI_DEV_DEC_UTIL ,     gauge, x", ("DCGM_FI_DEV_DEC_UTIL", False, "x")),
+        ("  DCGM_FI_DEV_GPU_TEMP\t,gauge,x", ("DCGM_FI_DEV_GPU_TEMP", False, "x")),
+        ("DCGM_FI_DRIVER_VERSION, label, Driver Version", ("DCGM_FI_DRIVER_VERSION", True, "Driver Version")),
+        ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL, counter, x", ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", False, "x")),
+        ("DCGM_FI_DEV_PSTATE, label, x", ("DCGM_FI_DEV_PSTATE", True, "x")),
+        ('"DCGM_FI_DEV_GPU_TEMP","gauge","a, b ""c"""', ("DCGM_FI_DEV_GPU_TEMP", False, 'a, b "c"')),
+        ('DCGM_FI_DEV_GPU_TEMP, "gauge", "a, b"', ("DCGM_FI_DEV_GPU_TEMP", False, "a, b")),
+        ("DCGM_FI_DEV_GPU_TEMP, gauge, a, b, c", ("DCGM_FI_DEV_GPU_TEMP", False, "a, b, c")),
+        ("DCGM_FI_DEV_GPU_TEMP, gauge", ("DCGM_FI_DEV_GPU_TEMP", False, "")),
+        ("DCGM_FI_DEV_GPU_TEMP, Gauge, x", ("DCGM_FI_DEV_GPU_TEMP", False, "x")),
+        ("150, gauge, by id", ("DCGM_FI_DEV_GPU_TEMP", False, "by id")),
+        ("1603, gauge, by new id", ("DCGM_FI_DEV_SM_CLOCK", False, "by new id")),
+        ("DCGM_FI_DEV_SM_CLOCK_HERTZ, gauge, by new name", ("DCGM_FI_DEV_SM_CLOCK", False, "by new name")),
+        ("dcgm_gpu_utilization, gauge, of 1.x", ("dcgm_gpu_utilization", False, "of 1.x")),
+        ("dcgm_fi_prof_sm_active, gauge, of 1.x", ("dcgm_fi_prof_sm_active", False, "of 1.x")),
+        ("DCGM_EXP_XID_ERRORS_TOTAL, counter, x", ("DCGM_EXP_XID_ERRORS_TOTAL", False, "x")),
+    ],
+)
+def test_a_line_names_a_field_by_either_name_or_id_and_keeps_its_help(
+    line: str, found: tuple[str, bool, str]
+) -> None:
+    assert told(line) == [found]
+    assert read(line).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"# Format\n\n{GOOD}",
+        f"   # an indented comment\n{GOOD}# another\n",
+        f"#DCGM_FI_DEV_SM_CLOCK, gauge, off\r\n\r\n{GOOD.rstrip()}\r\n",
+        f"\ufeff{GOOD}",
+        f"\ufeff# comment\r\n{GOOD}\t\r\n   \r\n",
+        GOOD.rstrip("\n"),
+        GOOD.replace("\n", "\r"),
+    ],
+)
+def test_comments_blank_lines_byte_order_marks_and_windows_ends_are_no_matter(file: str) -> None:
+    assert told(file) == told(GOOD)
+    assert read(file).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "DCGM_FI_DEV_GPU_TMP, gauge, x",
+            "unknown field 'DCGM_FI_DEV_GPU_TMP'; did you mean 'DCGM_FI_DEV_GPU_TEMP'?",
+        ),
+        ("dcgm_fi_dev_gpu_temp, gauge, x", "unknown field 'dcgm_fi_dev_gpu_temp'; did you mean"),
+        (
+            "temperature, gauge, x",
+            "unknown field 'temperature'; a name such as DCGM_FI_DEV_GPU_TEMP, or its id",
+        ),
+        ("9999, gauge, x", "there is no field with the id 9999"),
+        ("99999999999999999999999999, gauge, x", "there is no field with the id 99999999999999999999"),
+        ("DCGM_FI_DEV_SM_CLOCK", "FIELD, TYPE, HELP is wanted"),
+        ("DCGM_FI_DEV_SM_CLOCK, histogram, x", "the type 'histogram' is none of label, gauge, counter"),
+        ("DCGM_FI_DEV_XID_ERRORS, label, x", "cannot be a label: it has labels of its own"),
+        ("DCGM_FI_DEV_BRAND, label, x", "DCGM_FI_DEV_BRAND: brands are not read"),
+        ("DCGM_EXP_XID_ERRORS_COUNT, counter, x", "take increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])"),
+    ],
+)
+def test_a_line_that_cannot_be_honoured_is_skipped_with_one_warning_that_names_it(
+    line: str, said: str
+) -> None:
+    found = read(f"# head\n{line}\n{GOOD}")
+    assert [column.field.id for column in found.columns] == [150]
+    (warning,) = found.warnings
+    assert warning.startswith("a.csv line 2 is skipped: ")
+    assert said in warning
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "# only comments\n", "{}", "nonsense\nmore, nonsense\n"])
+def test_a_file_of_which_nothing_can_be_told_is_an_error(content: str) -> None:
+    with pytest.raises(UsageError, match=r"^a\.csv names no field that can be told"):
+        read(content)
+
+
+def test_the_error_says_what_was_wrong_with_the_first_line() -> None:
+    with pytest.raises(UsageError, match="did you mean 'DCGM_FI_DEV_GPU_UTIL'"):
+        read("DCGM_FI_DEV_GPU_UTL, gauge, x\n")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00D", b"DCGM_FI_DEV_GPU_TEMP, gauge, \xe9\n", b"\x89PNG\r\n\x1a\n"]
+)
+def test_what_is_no_utf_8_is_an_error(content: bytes) -> None:
+    with pytest.raises(UsageError, match=r"a\.csv is not UTF-8 text"):
+        parse(content, "a.csv")
+
+
+def test_types_are_dcgms_and_one_warning_tells_all_that_the_file_has_otherwise() -> None:
+    found = read(
+        "DCGM_FI_PROF_PCIE_TX_BYTES, counter, x\n"
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL, counter, x\n"
+        "DCGM_FI_DRIVER_VERSION, gauge, x\n"
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, gauge, x\n" + GOOD
+    )
+    assert found.warnings == (
+        "a.csv: types are told as DCGM has them: DCGM_FI_PROF_PCIE_TX_BYTES is a gauge, "
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL is a gauge, DCGM_FI_DRIVER_VERSION is a label, "
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION is a counter",
+    )
+    assert [column.is_label for column in found.columns] == [False, False, True, False, False]
+
+
+def test_the_first_of_two_lines_of_one_field_counts_and_a_label_of_it_may_stand_beside() -> None:
+    found = read(
+        "DCGM_FI_DEV_PSTATE, gauge, one\n"
+        "DCGM_FI_DEV_GPU_PSTATE, gauge, two\n"
+        "DCGM_FI_DEV_PSTATE, label, three\n"
+    )
+    assert [(column.is_label, column.help) for column in found.columns] == [(False, "one"), (True, "three")]
+
+
+def test_the_schema_decides_the_name_whichever_the_file_uses() -> None:
+    names = "DCGM_FI_DEV_FB_USED, gauge, x\nDCGM_FI_DEV_GPU_UTIL_RATIO, gauge, x\n"
+    assert [name for name, _, _ in told(names, "4.8")] == ["DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"]
+    assert [name for name, _, _ in told(names, "4.9")] == [
+        "DCGM_FI_DEV_FB_USED_BYTES",
+        "DCGM_FI_DEV_GPU_UTIL_RATIO",
+    ]
+
+
+def test_a_second_old_name_is_told_as_it_is_written() -> None:
+    for name in ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"):
+        assert told(f"{name}, gauge, x")[0][0] == name
+        assert told(f"{name}, gauge, x", "4.9")[0][0] == "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+
+
+def test_names_of_dcgm_exporter_1_keep_its_units_in_every_schema() -> None:
+    (column,) = read("dcgm_fb_used, gauge, x").columns
+    assert {column.name("4.8"), column.name("4.9")} == {"dcgm_fb_used"}
+    assert column.scale("4.8") is column.scale("4.9") is MEBIBYTES
+    assert read("DCGM_FI_DEV_FB_USED, gauge, x").columns[0].scale("4.9") is BYTES
+
+
+# What dcgm-exporter 4.8 tells without a file, but for the licences of vGPUs.
+UPSTREAM = {100, 101, 140, 150, 155, 156, 202, 203, 204, 206, 207, 230, 251, 252, 253, 449}
+UPSTREAM |= {393, 394, 395, 1, 1001, 1004, 1005, 1009, 1010}
+DOCUMENT_LABELS = {1, 2, 50, 53, 54, 65, 66, 500, 67, 69, 76, 77}
+DOCUMENT_METRICS = {100, 101, 155, 190, 150, 203, 1009, 1010, 250, 251, 252, 253, 254, 312, 313}
+DOCUMENT_METRICS |= {1001, 1002, 1003, 1004, 1005}
+
+
+def test_without_a_file_the_documents_fields_and_dcgm_exporters_own_are_told() -> None:
+    labels = {column.field.id for column in DEFAULT.columns if column.is_label}
+    metrics = {column.field.id for column in DEFAULT.columns if not column.is_label}
+    assert labels == DOCUMENT_LABELS
+    assert metrics == DOCUMENT_METRICS | (UPSTREAM - DOCUMENT_LABELS)
+    assert len(DEFAULT.columns) == len(labels) + len(metrics)
+    assert "DCGM_FI_DEV_VGPU_LICENSE_STATUS" in UNTOLD
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_no_file_is_worse_than_an_error_of_one_line(content: bytes) -> None:
+    try:
+        parse(content, "a.csv")
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.lists(st.text(max_size=40), max_size=6))
+@settings(max_examples=100, deadline=None)
+def test_nonsense_beside_a_good_line_costs_itself_alone(lines: list[str]) -> None:
+    content = "\n".join(["", *lines, "", GOOD]).encode("utf-8", "replace")
+    assert 150 in {column.field.id for column in parse(content, "a.csv").columns}

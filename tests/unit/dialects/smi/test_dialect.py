@@ -1,0 +1,427 @@
+"""The smi dialect: families beside the columns, and columns from quantities where there are no others."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+
+from builders import GIB, MIB, gpu, instance, page, process, reading, snapshot
+from gpuledger.dialects.settings import SmiDialectSettings
+from gpuledger.dialects.smi.dialect import SmiDialect
+from gpuledger.exposition import text
+from gpuledger.exposition import text as openmetrics
+from gpuledger.exposition.merging import check_specs
+from gpuledger.model import quantities as q
+from gpuledger.model.page import CollectorHealth, Health, Page, PauseHealth
+from gpuledger.model.quantities import Quantity
+from gpuledger.model.session import LedgerState
+from gpuledger.model.snapshot import Collected, Reading, SourceInfo
+
+CARD = gpu(0, name="NVIDIA H100 PCIe", pci_bus_id="00000000:C1:00.0", vbios="96.00", compute_capability="9.0")
+OK = Health(
+    tried=True, healthy=True, collectors=(CollectorHealth("source", True, 0.25, 1_700_000_000.0, "", 3),)
+)
+
+
+def lines(page_: Page, dialect: SmiDialect | None = None, **settings: bool) -> dict[str, str]:
+    """Value by series."""
+    made = dialect or SmiDialect(SmiDialectSettings(**settings), "1.2.3")
+    body = text.encode_text(made.tell(page_)).decode()
+    return dict(line.rsplit(" ", 1) for line in body.splitlines() if not line.startswith("#"))
+
+
+def of(*readings: Reading, source: SourceInfo | None = None, ledger: LedgerState | None = None) -> Page:
+    made = page(snapshot(*readings), ledger, OK)
+    if source is None or made.snapshot is None:
+        return made
+    return replace(made, source=source, snapshot=replace(made.snapshot, source=source))
+
+
+def columns(**cells: str) -> Reading:
+    """A Reading with columns; in the names of arguments `__` stands for a dot."""
+    return reading(
+        CARD, raw={"uuid": CARD.uuid, **{name.replace("__", "."): cell for name, cell in cells.items()}}
+    )
+
+
+QUANTITIES: list[tuple[Quantity, float, str, str]] = [
+    (q.UTILIZATION, 0.57, "utilization_gpu_ratio", repr(57 * 0.01)),
+    (q.MEMORY_UTILIZATION, 0.29, "utilization_memory_ratio", "0.29"),
+    (q.ENCODER_UTILIZATION, 1.0, "utilization_encoder_ratio", "1"),
+    (q.DECODER_UTILIZATION, 0.0, "utilization_decoder_ratio", "0"),
+    # nvidia-smi rounds MiB up.
+    (q.MEMORY_TOTAL, 80 * GIB, "memory_total_bytes", str(80 * GIB)),
+    (q.MEMORY_RESERVED, 501_481_472, "memory_reserved_bytes", str(479 * MIB)),
+    (q.MEMORY_USED, 1, "memory_used_bytes", str(MIB)),
+    (q.MEMORY_FREE, 0, "memory_free_bytes", "0"),
+    (q.POWER, 433.7849, "power_draw_watts", "433.78"),
+    (q.POWER_INSTANT, 447.351, "power_draw_instant_watts", "447.35"),
+    (q.POWER_LIMIT, 650.0, "enforced_power_limit_watts", "650"),
+    (q.POWER_LIMIT_MANAGEMENT, 700.0, "power_limit_watts", "700"),
+    (q.POWER_LIMIT_DEFAULT, 700.0, "power_default_limit_watts", "700"),
+    (q.POWER_LIMIT_MIN, 200.0, "power_min_limit_watts", "200"),
+    (q.POWER_LIMIT_MAX, 700.0, "power_max_limit_watts", "700"),
+    (q.TEMPERATURE, 57, "temperature_gpu", "57"),
+    (q.MEMORY_TEMPERATURE, 60, "temperature_memory", "60"),
+    (q.FAN_SPEED, 1.05, "fan_speed_ratio", "1.05"),
+    (q.GRAPHICS_CLOCK, 1.98e9, "clocks_current_graphics_clock_hz", "1980000000"),
+    (q.SM_CLOCK, 1.98e9, "clocks_current_sm_clock_hz", "1980000000"),
+    (q.MEMORY_CLOCK, 2.619e9, "clocks_current_memory_clock_hz", "2619000000"),
+    (q.VIDEO_CLOCK, 1.545e9, "clocks_current_video_clock_hz", "1545000000"),
+    (q.MAX_GRAPHICS_CLOCK, 1.98e9, "clocks_max_graphics_clock_hz", "1980000000"),
+    (q.MAX_SM_CLOCK, 1.98e9, "clocks_max_sm_clock_hz", "1980000000"),
+    (q.MAX_MEMORY_CLOCK, 2.619e9, "clocks_max_memory_clock_hz", "2619000000"),
+    (q.PERFORMANCE_STATE, 8, "pstate", "8"),
+    (q.PERSISTENCE_MODE, 1, "persistence_mode", "1"),
+    (q.COMPUTE_MODE, 3, "compute_mode", "3"),
+    (q.FABRIC_STATE, 3, "fabric_state", "3"),
+    (q.RECOVERY_ACTION, 0, "gpu_recovery_action", "0"),
+    (q.RECOVERY_ACTION, 7, "gpu_recovery_action", "7"),
+    (q.MIG_MODE, 1, "mig_mode_current", "1"),
+    (q.ECC_CORRECTED_VOLATILE, 1, "ecc_errors_corrected_volatile_total", "1"),
+    (q.ECC_CORRECTED, 2, "ecc_errors_corrected_aggregate_total", "2"),
+    (q.ECC_UNCORRECTED_VOLATILE, 3, "ecc_errors_uncorrected_volatile_total", "3"),
+    (q.ECC_UNCORRECTED, 4, "ecc_errors_uncorrected_aggregate_total", "4"),
+    (q.RETIRED_PAGES_CORRECTABLE, 5, "retired_pages_single_bit_ecc_count", "5"),
+    (q.RETIRED_PAGES_UNCORRECTABLE, 6, "retired_pages_double_bit_count", "6"),
+    (q.RETIRED_PAGES_PENDING, 1, "retired_pages_pending", "1"),
+    (q.REMAPPED_ROWS_CORRECTABLE, 7, "remapped_rows_correctable", "7"),
+    (q.REMAPPED_ROWS_UNCORRECTABLE, 8, "remapped_rows_uncorrectable", "8"),
+    (q.ROW_REMAP_PENDING, 0, "remapped_rows_pending", "0"),
+    (q.ROW_REMAP_FAILURE, 1, "remapped_rows_failure", "1"),
+    (q.ENERGY, 1_234_567, "energy_joules_total", "1234.567"),
+    (q.PCIE_TX_RATE, 1_500_000, "pcie_throughput_tx_bytes_per_second", "1500000"),
+    (q.PCIE_RX_RATE, 2_500_000, "pcie_throughput_rx_bytes_per_second", "2500000"),
+]
+
+
+@pytest.mark.parametrize(("quantity", "value", "name", "told"), QUANTITIES, ids=lambda item: str(item))
+def test_a_quantity_is_told_as_nvidia_smi_prints_its_field(
+    quantity: Quantity, value: float, name: str, told: str
+) -> None:
+    series = f'nvidia_smi_{name}{{uuid="0"}}'
+    assert lines(of(reading(CARD, values={quantity: value})))[series] == told
+    assert series not in lines(of(reading(CARD, values={})))
+    assert quantity in SmiDialect.wants
+
+
+# What the dashboards 14574 and 25547 ask for.
+DASHBOARDS = [
+    "gpu_info",
+    "pstate",
+    "gpu_recovery_action",
+    "compute_mode",
+    "fabric_state",
+    "fan_speed_ratio",
+    "temperature_gpu",
+    "utilization_gpu_ratio",
+    "utilization_memory_ratio",
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "power_draw_watts",
+    "power_default_limit_watts",
+    "clocks_current_graphics_clock_hz",
+    "clocks_current_sm_clock_hz",
+    "clocks_current_memory_clock_hz",
+    "clocks_current_video_clock_hz",
+    "clocks_max_graphics_clock_hz",
+    "clocks_max_memory_clock_hz",
+    "clocks_event_reasons_active",
+    "clocks_event_reasons_gpu_idle",
+    "clocks_event_reasons_sw_power_cap",
+    "clocks_event_reasons_hw_slowdown",
+    "clocks_event_reasons_hw_thermal_slowdown",
+    "clocks_event_reasons_sw_thermal_slowdown",
+    "clocks_event_reasons_hw_power_brake_slowdown",
+    "ecc_errors_corrected_volatile_total",
+    "ecc_errors_uncorrected_volatile_total",
+    "ecc_errors_corrected_aggregate_total",
+    "ecc_errors_uncorrected_aggregate_total",
+    "compute_app_info",
+    "compute_app_used_memory_bytes",
+    "compute_apps",
+    "compute_apps_last_collect_success",
+    "energy_joules_total",
+    "pcie_throughput_tx_bytes_per_second",
+    "pcie_throughput_rx_bytes_per_second",
+    "last_collect_success",
+    "failed_scrapes_total",
+]
+
+
+def test_nvml_tells_what_the_public_dashboards_ask_for() -> None:
+    values = {quantity: value for quantity, value, _, _ in QUANTITIES} | {q.CLOCK_EVENT_REASONS: 0}
+    told = {key.partition("{")[0] for key in lines(of(reading(CARD, process(CARD), values=values)))}
+    assert [name for name in DASHBOARDS if f"nvidia_smi_{name}" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "names"),
+    [("470.256.02", "throttle"), ("530.41.03", "throttle"), ("535.54.03", "event"), ("", "event")],
+)
+def test_what_limits_the_clocks_has_the_name_that_the_driver_gives_it(driver: str, names: str) -> None:
+    seen = of(
+        reading(CARD, values={q.CLOCK_EVENT_REASONS: 0x84}), source=SourceInfo("nvml", driver_version=driver)
+    )
+    start = f"nvidia_smi_clocks_{names}_reasons_"
+    told = {key: value for key, value in lines(seen).items() if "_reasons_" in key}
+    assert told == {
+        f'{start}{name}{{uuid="0"}}': value
+        for name, value in {
+            "active": "132",
+            "gpu_idle": "0",
+            "applications_clocks_setting": "0",
+            "sw_power_cap": "1",
+            "hw_slowdown": "0",
+            "hw_thermal_slowdown": "0",
+            "hw_power_brake_slowdown": "1",
+            "sw_thermal_slowdown": "0",
+            "sync_boost": "0",
+        }.items()
+    }
+
+
+def test_columns_go_before_quantities() -> None:
+    seen = replace(columns(pstate="P8"), values={q.PERFORMANCE_STATE: 2, q.TEMPERATURE: 50})
+    told = lines(of(seen))
+    assert told['nvidia_smi_pstate{uuid="0"}'] == "8"
+    assert 'nvidia_smi_temperature_gpu{uuid="0"}' not in told
+
+
+def test_a_row_that_was_asked_for_and_did_not_come_is_not_made_up() -> None:
+    seen = snapshot(reading(CARD, values={q.TEMPERATURE: 50}), replace(columns(pstate="P8"), device=gpu(1)))
+    told = lines(page(replace(seen, collected=(Collected("columns", 0.1, "a row is mangled"),)), health=OK))
+    assert [key for key in told if 'uuid="0"' in key and "compute_apps" not in key] == []
+    assert told['nvidia_smi_pstate{uuid="1"}'] == "8"
+
+
+def test_gpu_info_is_told_without_columns_too() -> None:
+    source = SourceInfo("nvml", driver_version="580.95.05", cuda_version="13.0")
+    (info,) = [
+        key for key in lines(of(reading(CARD), source=source)) if key.startswith("nvidia_smi_gpu_info")
+    ]
+    assert info == (
+        'nvidia_smi_gpu_info{compute_cap="9.0",cuda_version="13.0",driver_model_current="[N/A]",'
+        'driver_model_pending="[N/A]",driver_version="580.95.05",index="0",name="NVIDIA H100 PCIe",'
+        'pci_bus_id="00000000:C1:00.0",pci_sub_device_id="",serial="[N/A]",uuid="0",vbios_version="96.00"}'
+    )
+
+
+def test_a_gpu_that_is_lost_has_no_row() -> None:
+    told = lines(of(reading(CARD), reading(gpu(1), up=False, failed=True, values={})))
+    assert [key for key in told if 'uuid="1"' in key] == []
+    assert 'nvidia_smi_count{uuid="0"}' in told
+
+
+@pytest.mark.parametrize(
+    ("cells", "dropped", "warning"),
+    [
+        (
+            {"brand__new [K]": "7 K"},
+            set(),
+            "the unit of brand.new [K] is not known: told as nvidia_smi_brand_new_k",
+        ),
+        (
+            {"fooBar": "1", "foo__bar": "2"},
+            {"foo_bar"},
+            "the columns fooBar, foo.bar of nvidia-smi would all be nvidia_smi_foo_bar: none is told",
+        ),
+        (
+            {"compute__apps": "3"},
+            {"compute_apps"},
+            "the column compute.apps of nvidia-smi would be nvidia_smi_compute_apps: not told",
+        ),
+        (
+            {"gpu_recovery_action": "Drain P3P"},
+            {"gpu_recovery_action"},
+            "nvidia-smi says 'Drain P3P' of gpu_recovery_action, which has no number: not told",
+        ),
+    ],
+)
+def test_what_is_odd_is_warned_of_once_and_the_rest_goes_on(
+    cells: dict[str, str], dropped: set[str], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialect = SmiDialect(SmiDialectSettings(compute_apps=False), "1")
+    for temperature in ("50", "51"):
+        told = lines(of(columns(temperature__gpu=temperature, **cells)), dialect)
+        assert told['nvidia_smi_temperature_gpu{uuid="0"}'] == temperature
+        assert not any(f'nvidia_smi_{name}{{uuid="0"}}' in told for name in dropped)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 1
+    assert said[0].startswith(warning)
+
+
+def test_a_strange_unit_is_told_as_printed() -> None:
+    assert lines(of(columns(**{"brand__new [K]": "7 K"})))['nvidia_smi_brand_new_k{uuid="0"}'] == "7"
+
+
+def test_compute_processes_have_name_and_memory_and_their_number() -> None:
+    seen = of(
+        reading(
+            CARD,
+            process(CARD, 42, name="/usr/bin/python3", memory=2 * GIB),
+            process(CARD, 43, name="", executable="/opt/run", types="M", memory=None),
+            process(CARD, 44, name="/usr/lib/xorg/Xorg", types="G"),
+        ),
+        reading(gpu(1)),
+    )
+    told = {key: value for key, value in lines(seen).items() if "compute_app" in key}
+    assert told == {
+        'nvidia_smi_compute_app_info{pid="42",process_name="/usr/bin/python3",uuid="0"}': "1",
+        'nvidia_smi_compute_app_info{pid="43",process_name="run",uuid="0"}': "1",
+        'nvidia_smi_compute_app_used_memory_bytes{pid="42",process_name="/usr/bin/python3",uuid="0"}': str(
+            2 * GIB
+        ),
+        'nvidia_smi_compute_apps{uuid="0"}': "2",
+        'nvidia_smi_compute_apps{uuid="1"}': "0",
+        "nvidia_smi_compute_apps_last_collect_success": "1",
+    }
+
+
+def test_a_list_that_failed_has_no_count_and_is_not_a_success() -> None:
+    told = lines(of(reading(CARD, failed=True), reading(gpu(1))))
+    assert 'nvidia_smi_compute_apps{uuid="0"}' not in told
+    assert told['nvidia_smi_compute_apps{uuid="1"}'] == "0"
+    assert told["nvidia_smi_compute_apps_last_collect_success"] == "0"
+
+
+def test_processes_beyond_the_cap_are_in_the_count_alone() -> None:
+    first, second = process(CARD, 1), process(CARD, 2)
+    ledger = LedgerState(untold={CARD.uuid: frozenset({second.key})})
+    told = lines(of(reading(CARD, first, second), ledger=ledger))
+    assert [key for key in told if key.startswith("nvidia_smi_compute_app_info")] == [
+        'nvidia_smi_compute_app_info{pid="1",process_name="python3",uuid="0"}'
+    ]
+    assert told['nvidia_smi_compute_apps{uuid="0"}'] == "2"
+
+
+def test_processes_can_be_left_out() -> None:
+    assert not any(
+        "compute_app" in key for key in lines(of(reading(CARD, process(CARD))), compute_apps=False)
+    )
+
+
+def test_under_mig_processes_and_memory_are_of_instances_and_the_count_of_the_gpu() -> None:
+    cut = gpu(2)
+    first = instance(cut, 2, 0, profile="3g.40gb")
+    twin = instance(cut, 9, 0, 1, profile="1c.2g.20gb")
+    other = instance(cut, 9, 1, 2, profile="1c.2g.20gb")
+    activity = {q.ENGINE_ACTIVITY: 0.5, q.SM_ACTIVITY: 0.25, q.SM_OCCUPANCY: 0.125, q.TENSOR_ACTIVITY: 0.0625}
+    told = lines(
+        of(
+            reading(cut, mig_enabled=True, values={}),
+            reading(
+                first, process(first, 7), values={q.MEMORY_TOTAL: 40 * GIB, q.MEMORY_USED: GIB, **activity}
+            ),
+            reading(twin, process(twin, 8), values={q.MEMORY_TOTAL: 20 * GIB}),
+            reading(other, process(other, 9), values={q.MEMORY_TOTAL: 20 * GIB}),
+        )
+    )
+    where = 'gpu_instance_id="2",uuid="2"'
+    assert told['nvidia_smi_compute_apps{uuid="2"}'] == "3"
+    assert (
+        told[
+            'nvidia_smi_compute_app_info{compute_instance_id="1",gpu_instance_id="9",pid="9",process_name="python3",uuid="2"}'
+        ]
+        == "1"
+    )
+    assert (
+        told[
+            'nvidia_smi_mig_info{compute_instance_id="0",gpu_instance_id="2",mig_uuid="2-2-0",profile="3g.40gb",uuid="2"}'
+        ]
+        == "1"
+    )
+    assert {key: value for key, value in told.items() if "_mig_" in key and "mig_info" not in key} == {
+        f"nvidia_smi_mig_memory_total_bytes{{{where}}}": str(40 * GIB),
+        'nvidia_smi_mig_memory_total_bytes{gpu_instance_id="9",uuid="2"}': str(20 * GIB),
+        f"nvidia_smi_mig_memory_used_bytes{{{where}}}": str(GIB),
+        f"nvidia_smi_mig_graphics_activity_ratio{{{where}}}": "0.5",
+        f"nvidia_smi_mig_sm_activity_ratio{{{where}}}": "0.25",
+        f"nvidia_smi_mig_sm_occupancy_ratio{{{where}}}": "0.125",
+        f"nvidia_smi_mig_tensor_activity_ratio{{{where}}}": "0.0625",
+    }
+
+
+XIDS = LedgerState(xids={("GPU-0", 31): 2}, xid_times={("GPU-0", 31): 1_699_999_990.5})
+
+
+def health(told: dict[str, str]) -> dict[str, str]:
+    keys = ("failed_scrapes_total", "command_exit_code", "last_collect_success")
+    keys += ("last_collect_success_timestamp_seconds", "last_collect_duration_seconds")
+    return {key: told[f"nvidia_smi_{key}"] for key in keys if f"nvidia_smi_{key}" in told}
+
+
+def test_a_reading_that_works_says_so() -> None:
+    told = lines(of(reading(CARD)))
+    assert health(told) == {
+        "failed_scrapes_total": "3",
+        "command_exit_code": "0",
+        "last_collect_success": "1",
+        "last_collect_success_timestamp_seconds": "1700000000",
+        "last_collect_duration_seconds": "0.25",
+    }
+    assert told['nvidia_gpu_exporter_build_info{version="1.2.3"}'] == "1"
+
+
+@pytest.mark.parametrize(("code", "told"), [(None, "-1"), (9, "9"), (-1, "-1"), (0, "-1")])
+def test_while_nothing_can_be_read_only_health_and_counters_are_told(code: int | None, told: str) -> None:
+    source = CollectorHealth("source", False, None, 1_699_999_999.0, "no driver", 4)
+    source_info = SourceInfo("smi", exit_code=code)
+    dead = Page(1.0, source_info, None, XIDS, Health(tried=True, collectors=(source,)))
+    seen = lines(dead)
+    assert health(seen) == {
+        "failed_scrapes_total": "4",
+        "command_exit_code": told,
+        "last_collect_success": "0",
+        "last_collect_success_timestamp_seconds": "1699999999",
+    }
+    assert set(seen) - {f"nvidia_smi_{key}" for key in health(seen)} == {
+        'nvidia_smi_xid_errors_total{uuid="0",xid="31"}',
+        'nvidia_smi_xid_last_timestamp_seconds{uuid="0",xid="31"}',
+        'nvidia_gpu_exporter_build_info{version="1.2.3"}',
+    }
+
+
+def test_columns_that_could_not_be_read_are_a_failure_though_the_machine_could() -> None:
+    parts = (*OK.collectors, CollectorHealth("columns", False, 0.1, 1_699_999_000.0, "exit 6", 2))
+    seen = replace(
+        of(reading(CARD)), source=SourceInfo("smi", exit_code=6), health=replace(OK, collectors=parts)
+    )
+    assert health(lines(seen)) == {
+        "failed_scrapes_total": "5",
+        "command_exit_code": "6",
+        "last_collect_success": "0",
+        "last_collect_success_timestamp_seconds": "1699999000",
+        "last_collect_duration_seconds": "0.25",
+    }
+
+
+def test_before_the_first_reading_nothing_is_said_of_it() -> None:
+    parts = (CollectorHealth("source", success=False),)
+    assert health(lines(Page(1.0, SourceInfo("smi"), health=Health(collectors=parts)))) == {
+        "failed_scrapes_total": "0"
+    }
+
+
+def test_in_a_pause_reading_has_neither_worked_nor_failed() -> None:
+    """Nor does the count of failures fall to 0 and come back, which would be an increase."""
+    paused = Health(tried=True, pause=PauseHealth(paused=True))
+    assert health(lines(Page(1.0, SourceInfo("smi", exit_code=0), health=paused))) == {}
+
+
+def test_the_page_parses_as_openmetrics_too() -> None:
+    seen = of(columns(ecc__errors__corrected__volatile__total="0"), ledger=XIDS)
+    dialect = SmiDialect(SmiDialectSettings(), "1")
+    names = {
+        family.name
+        for family in read_openmetrics(openmetrics.encode_openmetrics(dialect.tell(seen)).decode())
+    }
+    assert {"nvidia_smi_ecc_errors_corrected_volatile_total", "nvidia_smi_xid_errors"} <= names
+
+
+def test_the_catalogue_can_be_told_on_one_page() -> None:
+    check_specs(SmiDialect.specs)
+    assert len({spec.name for spec in SmiDialect.specs}) == len(SmiDialect.specs)

@@ -1,0 +1,140 @@
+"""A server for the length of a test, raw clients, and a small dialect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gpuledger.http.addresses import Address
+from gpuledger.http.connection import Connection
+from gpuledger.http.limits import Limits
+from gpuledger.http.routes import Response, Routes, plain
+from gpuledger.http.server import HttpServer
+from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.page import Health, Page
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+
+LOCAL = Address("127.0.0.1", 0)
+SOURCE = SourceInfo("nvml")
+
+
+@dataclass
+class FakeDialect:
+    """Tells the Page's time in as many series as asked."""
+
+    name: str = "process"
+    series: int = 2
+    wants: frozenset = frozenset()
+    specs: tuple = ()
+    told: int = 0
+    broken: bool = False
+
+    def __post_init__(self):
+        self.specs = self.specs or (FamilySpec(f"{self.name}_x", "gauge", "help", ("n",)),)
+
+    def tell(self, page: Page) -> Iterable[Family]:
+        self.told += 1
+        if self.broken:
+            raise RuntimeError("a dialect has a bug")
+        for spec in self.specs:
+            yield Family(spec, {(str(n),): page.unix for n in range(self.series)})
+
+
+def a_page(unix=1.0, *, readings=(), source=SOURCE, snapshot=True, **health):
+    told = {"status": "ok", "healthy": True, "tried": True, **health}
+    shot = Snapshot(unix, unix, source, readings=tuple(readings)) if snapshot else None
+    return Page(unix, source, shot, health=Health(**told))
+
+
+def some_routes(**bodies):
+    """`/hello`, `/big` (4 MB), `/broken`, and one path per keyword."""
+
+    def broken(request):
+        raise RuntimeError("a page has a bug")
+
+    exact = {
+        "/hello": lambda request: plain("hello"),
+        "/big": lambda request: Response(body=BIG),
+        "/broken": broken,
+        "/echo": lambda request: plain(f"{request.method} {request.path} {request.query}"),
+    }
+    exact |= {f"/{name}": lambda request, body=body: plain(body) for name, body in bodies.items()}
+    return Routes(exact)
+
+
+BIG = bytes(range(256)) * 16_384
+
+
+def serve(scenario, *, routes=None, limits=None, grace=60.0, listeners=None, speaker=Connection):
+    """Run `scenario(server)` against a started server."""
+
+    async def run():
+        pairs = listeners or [(LOCAL, routes or some_routes())]
+        server = HttpServer(pairs, limits or Limits(), grace, speaker)
+        await server.start()
+        try:
+            return await asyncio.wait_for(scenario(server), 30)
+        finally:
+            await server.stop()
+
+    return asyncio.run(run())
+
+
+async def until(condition):
+    """Wait for it; the test's own time limit ends what never comes."""
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Client:
+    """A raw connection: what is sent is exactly what is written in the test."""
+
+    def __init__(self, server, position=0, source="127.0.0.1"):
+        self._port = server.addresses[position].port
+        self._source = (source, 0)
+
+    async def __aenter__(self):
+        self.reader, self.writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, local_addr=self._source
+        )
+        return self
+
+    async def __aexit__(self, *_):
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+    async def send(self, data):
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def ask(self, path, *headers, method="GET"):
+        lines = (f"{method} {path} HTTP/1.1", "Host: h", *headers, "", "")
+        await self.send("\r\n".join(lines).encode())
+        return await self.answer(bodiless=method == "HEAD")
+
+    async def answer(self, *, bodiless=False):
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status_line, *lines = head.rstrip().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        length = 0 if bodiless else int(headers.get("content-length", 0))
+        return Answer(int(status_line.split()[1]), headers, await self.reader.readexactly(length))
+
+    async def closed(self):
+        """Wait for the server's end; what still arrives is returned."""
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+
+GET_HELLO = b"GET /hello HTTP/1.1\r\nHost: h\r\n\r\n"

@@ -1,0 +1,304 @@
+"""Requests under a web config without TLS: who is let in, how often, and with what headers."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from dataclasses import replace
+from threading import Event
+
+import pytest
+
+from builders import FakeClock
+from gpuledger.http.limits import Limits
+from gpuledger.http.routes import Routes
+from gpuledger.http.web_config.gate import credentials
+from gpuledger.http.web_config.passwords import Passwords
+from unit.http.streams import GET_STREAM, Station, chunk, head_of
+from unit.http.support import GET_HELLO, Client, some_routes, until
+from unit.http.web_config.support import Check, hash_of, serve_under
+
+HEALTH = ("/-/healthy", "/-/ready", "/health")
+
+
+def basic(name, password):
+    return "Authorization: Basic " + b64encode(f"{name}:{password}".encode()).decode()
+
+
+ALICE = basic("alice", "secret")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "web.yml"
+    path.write_text(f"basic_auth_users: {{alice: {hash_of('secret').decode()}}}")
+    return path
+
+
+def routes():
+    hello = some_routes()
+
+    def say(request):
+        return hello.respond(replace(request, path="/hello"))
+
+    return Routes(dict.fromkeys(("/hello", *HEALTH), say))
+
+
+def test_without_a_password_a_wrong_one_or_another_scheme_the_answer_is_401_and_a_challenge(file):
+    offers = [(), (basic("alice", "x"),), (basic("bob", "secret"),), ("Authorization: Bearer x",)]
+
+    async def scenario(server):
+        async with Client(server) as client:
+            return [await client.ask("/hello", *offer) for offer in offers]
+
+    for answer in serve_under(file, scenario, passwords=Passwords(Check())):
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == 'Basic realm="gpuledger", charset="UTF-8"'
+        assert b"hello" not in answer.body
+
+
+def test_the_right_password_opens_every_page_and_costs_one_check(file):
+    check = Check()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            return [(await client.ask(path, ALICE)).status for path in ("/hello", "/hello", "/echo", "/no")]
+
+    assert serve_under(file, scenario, passwords=Passwords(check)) == [200, 200, 200, 404]
+    assert len(check.asked) == 1
+
+
+def test_who_has_no_password_learns_nothing_of_pages_or_methods(file):
+    async def scenario(server):
+        async with Client(server) as client:
+            return [(await client.ask("/no")).status, (await client.ask("/hello", method="DELETE")).status]
+
+    assert serve_under(file, scenario, passwords=Passwords(Check())) == [401, 401]
+
+
+def test_health_is_for_everyone_and_costs_no_check(file):
+    check = Check()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            return [
+                (await client.ask(path, *offer)).status
+                for path in HEALTH
+                for offer in ((), (basic("x", "y"),))
+            ]
+
+    assert serve_under(file, scenario, passwords=Passwords(check), routes=routes()) == [200] * 6
+    assert not check.asked
+
+
+def test_a_password_being_checked_holds_up_nobody_else(file):
+    go_on = Event()
+
+    def slow(password, stored):
+        assert go_on.wait(30)
+        return True
+
+    async def scenario(server):
+        async with Client(server) as waiting, Client(server) as probe:
+            answered = asyncio.ensure_future(waiting.ask("/hello", ALICE))
+            status = (await probe.ask("/health")).status
+            early = answered.done()
+            go_on.set()
+            return status, early, (await answered).status, (await waiting.ask("/hello", ALICE)).status
+
+    found = serve_under(file, scenario, passwords=Passwords(slow), routes=routes())
+    assert found == (200, False, 200, 200)
+
+
+def test_requests_sent_behind_one_that_waits_are_answered_in_their_order(file):
+    with_password = GET_HELLO.replace(b"\r\n\r\n", f"\r\n{ALICE}\r\n\r\n".encode())
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(with_password + GET_HELLO + with_password)
+            return [(await client.answer()).status for _ in range(3)]
+
+    assert serve_under(file, scenario, passwords=Passwords(Check())) == [200, 401, 200]
+
+
+def test_a_client_that_goes_away_while_its_password_is_checked_leaves_nothing_behind(file):
+    go_on = Event()
+
+    def slow(password, stored):
+        assert go_on.wait(30)
+        return True
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(f"GET /hello HTTP/1.1\r\nHost: h\r\n{ALICE}\r\n\r\n".encode())
+            await until(lambda: server.connections == 1)
+            client.writer.transport.abort()
+        go_on.set()
+        async with Client(server) as other:
+            status = (await other.ask("/hello", ALICE)).status
+        await until(lambda: server.connections == 0)
+        return status
+
+    assert serve_under(file, scenario, passwords=Passwords(slow)) == 200
+
+
+def test_a_password_whose_check_never_ends_closes_its_connection(file):
+    go_on = Event()
+
+    def stuck(password, stored):
+        return go_on.wait(30)
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(f"GET /hello HTTP/1.1\r\nHost: h\r\n{ALICE}\r\n\r\n".encode())
+            ended = await client.closed()
+        go_on.set()
+        return ended
+
+    limits = Limits(response_seconds=0.05)
+    assert serve_under(file, scenario, passwords=Passwords(stuck), limits=limits) == b""
+
+
+def test_more_passwords_than_can_wait_are_told_to_come_again(file):
+    go_on = Event()
+
+    def slow(password, stored):
+        go_on.wait(30)
+        return False
+
+    async def scenario(server):
+        async with Client(server) as first, Client(server) as second:
+            waiting = asyncio.ensure_future(first.ask("/hello", basic("alice", "1")))
+            await until(lambda: passwords._running)
+            refused = await second.ask("/hello", basic("alice", "2"))
+            go_on.set()
+            return refused.status, refused.headers["retry-after"], (await waiting).status
+
+    passwords = Passwords(slow, waiting=1)
+    assert serve_under(file, scenario, passwords=passwords) == (503, "1", 401)
+
+
+def test_users_are_added_and_removed_without_a_restart(file):
+    clock = FakeClock()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            before = [(await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))]
+            file.write_text(f"basic_auth_users: {{bob: {hash_of('b').decode()}}}")
+            clock.advance(2)
+            return before, [
+                (await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))
+            ]
+
+    assert serve_under(file, scenario, clock=clock, passwords=Passwords(Check())) == ([200, 401], [401, 200])
+
+
+def test_beyond_the_rate_limit_the_answer_is_429_until_time_has_passed_and_health_is_free(file):
+    file.write_text("rate_limit: {interval: 10s, burst: 2}")
+    clock = FakeClock()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            first = [await client.ask("/hello") for _ in range(3)]
+            health = [(await client.ask(path)).status for path in HEALTH]
+            clock.advance(10)
+            later = [(await client.ask("/hello")).status for _ in range(2)]
+            clock.advance(100)
+            much_later = [(await client.ask("/hello")).status for _ in range(3)]
+            return (
+                [answer.status for answer in first],
+                first[2].headers["retry-after"],
+                health,
+                later,
+                much_later,
+            )
+
+    found = serve_under(file, scenario, clock=clock, routes=routes())
+    assert found == ([200, 200, 429], "10", [200] * 3, [200, 429], [200, 200, 429])
+
+
+def test_headers_of_the_file_are_on_every_answer_once(file):
+    file.write_text(
+        "http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}\n"
+        + file.read_text()
+    )
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(GET_HELLO)
+            refused = (await client.reader.readuntil(b"\r\n\r\n")).lower()
+            await client.reader.readuntil(b"wanted\n")
+            return refused, (await client.ask("/hello", ALICE)).headers
+
+    refused, headers = serve_under(file, scenario, passwords=Passwords(Check()))
+    assert headers["x-frame-options"] == "deny"
+    assert (refused.count(b"x-content-type-options"), refused.count(b"x-frame-options")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "ends"),
+    [
+        ("basic_auth_users: {bob: '" + hash_of("other").decode() + "'}", True),
+        ("", True),
+        ("http_server_config: {headers: {X-Frame-Options: deny}}\n", False),
+    ],
+)
+def test_a_stream_and_its_connection_end_when_others_are_let_in_without_another_word(file, change, ends):
+    station, clock = Station(b"first"), FakeClock()
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.send(GET_STREAM.replace(b"\r\n\r\n", f"\r\n{ALICE}\r\n\r\n".encode()))
+            await head_of(client)
+            first = await chunk(client)
+            file.write_text(change + (file.read_text() if not ends else ""))
+            clock.advance(1.0)
+            station.channels[0].say(b"second")
+            if not ends:
+                return first, await chunk(client)
+            return first, await client.closed()
+
+    passwords = Passwords(Check())
+    found = serve_under(file, scenario, clock=clock, passwords=passwords, routes=station.routes)
+    assert found == (b"first", b"0\r\n\r\n" if ends else b"second")
+    assert station.channels[0].ended == 1
+
+
+def test_a_stream_without_a_password_ends_when_there_is_one(file):
+    users, station, clock = file.read_text(), Station(b"first"), FakeClock()
+    file.write_text("")
+
+    async def scenario(server):
+        async with Client(server) as client, Client(server) as anew:
+            await client.send(GET_STREAM)
+            await head_of(client)
+            first = await chunk(client)
+            file.write_text(users)
+            clock.advance(1.0)
+            station.channels[0].say(b"second")
+            return first, await client.closed(), (await anew.ask("/stream")).status
+
+    passwords = Passwords(Check())
+    found = serve_under(file, scenario, clock=clock, passwords=passwords, routes=station.routes)
+    assert found == (b"first", b"0\r\n\r\n", 401)
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ("Basic YTpi", ("a", b"b")),
+        ("basic YTpi", ("a", b"b")),
+        ("Basic YTpiOmM=", ("a", b"b:c")),
+        ("Basic Og==", ("", b"")),
+        ("Basic /zr/", ("\udcff", b"\xff")),
+        ("", None),
+        ("Basic", None),
+        ("Basic YQ==", None),
+        ("Basic YTpi YTpi", None),
+        ("Basic YTp", None),
+        ("Basic é", None),
+        ("Digest YTpi", None),
+    ],
+)
+def test_credentials_are_those_of_rfc_7617_or_none(header, found):
+    assert credentials(header) == found

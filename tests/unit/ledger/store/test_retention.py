@@ -1,0 +1,216 @@
+"""Folding in the file: small steps, nothing lost, nothing counted twice, older files brought up to date."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from books_helpers import UNIX, Run, assert_books_balance, rows
+from builders import FakeClock, gpu, process
+from gpuledger.ledger.report.grouping import GROUPINGS
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.store.retention import Limits, prune
+from gpuledger.ledger.store.schema import MIGRATIONS
+from gpuledger.ledger.store.store import Store
+from gpuledger.model.process import GpuProcess
+from gpuledger.model.workload import Allocation, Workload
+from report_helpers import folded, report_of, same
+
+A, B = gpu(0, name="NVIDIA H100"), gpu(1, name="NVIDIA H100")
+J = 1000
+DAY = 86_400.0
+PODS = [
+    Workload("pod", "ml", "train-0", "main", labels=(("team", "blue"),)),
+    Workload("pod", "ml", "train-1", "main"),
+    Workload("slurm", job="17", user="ada"),
+    Workload("user", user="ben"),
+]
+# Who is on the first and on the second GPU, whether they work, and how many seconds later the next look is.
+tick = st.tuples(
+    st.sets(st.integers(0, 3)),
+    st.sets(st.integers(0, 3)),
+    st.booleans(),
+    st.sampled_from([1.0, 7.5, 30.0, 60.0, 600.0, 5000.0, 90_000.0]),
+)
+
+
+def people(card: int, numbers: set[int], *, works: bool) -> Sequence[GpuProcess]:
+    gpu_of = (A, B)[card]
+    share = 0.5 if works else 0.0
+    return [
+        process(gpu_of, 10 * card + number, workload=PODS[number], sm=share) for number in sorted(numbers)
+    ]
+
+
+# The first hour that is asked for lies in a gap of more than an hour in which nobody watched the session.
+@example(
+    [(set(), set(), False, 600.0), *[({0}, set(), False, after) for after in (600.0, 5000.0, 600.0, 1.0)]]
+)
+@given(st.lists(tick, min_size=5, max_size=60))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_folded_every_report_stays_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, life: list[tuple[set[int], set[int], bool, float]]
+) -> None:
+    folder = tmp_path_factory.mktemp("fold")
+    run = Run(folder)
+    for number, (first, second, works, seconds) in enumerate(life):
+        mine = [*people(0, first, works=works), *people(1, second, works=works)]
+        # Who is on the second GPU was handed the first one, and uses it only while on both.
+        handed = tuple(Allocation(A, PODS[one], "pod_resources") for one in sorted(second))
+        counters = {A: number * 1000 * J, B: number * 70 * J}
+        run.tick(counters, mine, seconds=seconds, busy=works, allocations=handed)
+    run.store.close()
+    partly = folded(run.store.file, UNIX + sum(step[3] for step in life) / 2, folder / "partly.db")
+    wholly = folded(run.store.file, UNIX + 30 * DAY, folder / "wholly.db")
+    assert assert_books_balance(run.store.file) == assert_books_balance(wholly)
+    for by in (*GROUPINGS, "label:team"):
+        before = report_of(run.store.file, by)
+        assert same(before, report_of(partly, by))
+        assert same(before, report_of(wholly, by))
+    hour = int(UNIX // 3600 + 1) * 3600
+    for between in ((hour, hour + 3600), (hour - 3600, hour), (hour, hour + 7200)):
+        before = report_of(run.store.file, "pod", between)
+        assert same(before, report_of(partly, "pod", between))
+        assert same(before, report_of(wholly, "pod", between))
+
+
+def grown(folder: Path, hours: int) -> Run:
+    """An hour each of one pod, of two, and of nobody."""
+    run = Run(folder)
+    for minute in range(hours * 60):
+        here = [set(), {0}, {0, 1}][minute // 60 % 3]
+        run.tick({A: minute * 1000 * J}, people(0, here, works=minute % 5 > 0), seconds=60.0)
+    run.store.close()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("prices", "idle"),
+    [
+        (Prices(gpu_hour=Decimal(2)), None),
+        (Prices(kwh=Decimal(3600), gpu_hour=Decimal(2)), Fraction(6)),
+    ],
+    ids=["by the hour", "by both"],
+)
+def test_what_nobody_used_costs_its_energy_and_no_hours(
+    tmp_path: Path, prices: Prices, idle: Fraction | None
+) -> None:
+    run = Run(tmp_path)
+    for second in range(8):
+        run.tick({A: second * 1000 * J}, busy=False)
+    run.store.close()
+    costs = {line.account: line.cost for line in report_of(run.store.file, "pod", prices=prices).own}
+    assert costs["idle"] == idle
+
+
+def test_spans_younger_than_the_detail_stay(tmp_path: Path) -> None:
+    run = grown(tmp_path, 9)
+    with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
+        while prune(books, run.clock.unix(), Limits(detail=4 * 3600.0)).more:
+            pass
+    oldest = rows(run.store.file, "SELECT min(hour) FROM spans")[0][0]
+    newest = rows(run.store.file, "SELECT max(hour) FROM hours")[0][0]
+    assert newest < oldest  # type: ignore[operator]  # integers
+    assert oldest == int((run.clock.unix() - 4 * 3600) // 3600)
+    assert rows(
+        run.store.file, "SELECT count(*) FROM shares WHERE span NOT IN (SELECT number FROM spans)"
+    ) == [(0,)]
+    assert rows(run.store.file, f"SELECT count(*) FROM held WHERE minute < {oldest} * 60") == [(0,)]
+    assert_books_balance(run.store.file)
+
+
+def test_no_step_folds_more_than_a_few_spans(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for second in range(700):
+        run.tick({A: second * 1000 * J}, people(0, {second % 2}, works=True))
+    run.store.close()
+    with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
+        counts = []
+        while True:
+            before = books.execute("SELECT count(*) FROM spans").fetchone()[0]
+            step = prune(books, run.clock.unix() + DAY, Limits(detail=7200.0))
+            counts.append(before - books.execute("SELECT count(*) FROM spans").fetchone()[0])
+            if not step.more:
+                break
+    assert sum(counts) > 600
+    assert max(counts) <= 50
+
+
+def test_hours_that_are_too_old_go_with_their_parties_and_the_books_balance(tmp_path: Path) -> None:
+    run = grown(tmp_path, 13)
+    later = run.clock.unix() + 30 * DAY
+    with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
+        while prune(books, later, Limits(detail=7200.0, hours=3600.0)).more:
+            pass
+    for table in ("spans", "hours", "hour_shares", "hour_times", "parties", "sessions", "held"):
+        assert rows(run.store.file, f"SELECT count(*) FROM {table}") == [(0,)], table
+    assert rows(run.store.file, "SELECT sum(millijoules) FROM forgotten") == [(778 * 1000 * J,)]
+    assert_books_balance(run.store.file)
+
+
+def test_while_the_clock_is_not_trusted_nothing_is_folded(tmp_path: Path) -> None:
+    clock = FakeClock(UNIX)
+    run = Run(tmp_path, clock=clock, limits=Limits(detail=7200.0))
+    for minute in range(10):
+        run.tick({A: minute * 1000 * J}, people(0, {0}, works=True), seconds=60.0)
+    clock.now_unix += 400 * DAY
+    for minute in range(10, 20):
+        run.tick({A: minute * 1000 * J}, people(0, {0}, works=True), seconds=60.0)
+    assert rows(run.store.file, "SELECT count(*) FROM hours") == [(0,)]
+    run.store.close()
+
+
+def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    file = tmp_path / "gpuledger.db"
+    begins, ends = UNIX, UNIX + 7000
+    with closing(sqlite3.connect(file)) as books:
+        for script in MIGRATIONS[:2]:
+            books.executescript(script)
+        columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
+        session = {"number": 1, "device": "GPU-0", "gpu": "GPU-0", "pid": 5, "namespace": "ml", "pod": "old"}
+        session |= {"first_seen": begins, "owner_kind": "pod"}
+        told = [session.get(column, 0 if column.endswith("_index") else "") for column in columns]
+        books.execute(f"INSERT INTO sessions VALUES ({', '.join('?' * len(told))})", told)
+        books.execute(
+            "INSERT INTO usage VALUES (1, ?, ?, 1, 0, 0, 0, 0, 0, 5, 0, 5)", (begins + 60, begins + 60)
+        )
+        spans = [(1, begins, begins + 60, 5, 0), (2, begins + 60, ends, 0, 9)]
+        for number, since, until, booked, unobserved in spans:
+            books.execute(
+                "INSERT INTO spans VALUES (?, 'GPU-0', 0, 'measured', ?, ?, 0, 0, ?, NULL, NULL)",
+                (number, since, until, unobserved),
+            )
+            if booked:
+                books.execute("INSERT INTO shares VALUES (?, 1, ?, 0, 0)", (number, booked))
+        books.execute("PRAGMA application_id=0x6770756C")
+        books.execute("PRAGMA user_version=2")
+        books.commit()
+    Store(tmp_path, "gpuledger", "boot", FakeClock(), Limits()).close()
+    # What was noticed after more than an hour is in the hour in which it was.
+    assert rows(file, "SELECT number, hour FROM spans") == [(1, int(begins // 3600)), (2, int(ends // 3600))]
+    with closing(sqlite3.connect(file)) as books:
+        books.execute("INSERT OR REPLACE INTO meta VALUES ('unix', ?)", (ends,))
+        books.commit()
+    (line,) = report_of(file, "pod").lines
+    assert (line.key, line.millijoules, line.sessions, line.resident) == (("ml", "old"), 5, 1, 60)
+
+
+def test_labels_and_controllers_of_a_pod_outlast_a_restart(tmp_path: Path) -> None:
+    owner = replace(PODS[0], controller_kind="Job", controller="train")
+    run = Run(tmp_path)
+    run.tick({A: 0}, [process(A, 1, workload=owner)])
+    run.store.close()
+    again = Store(tmp_path, "gpuledger", "boot-1", run.clock, Limits())
+    (session,) = again.kept.sessions
+    assert session.process.workload.labels == (("team", "blue"),)
+    assert session.process.workload.controller == "train"
+    again.close()

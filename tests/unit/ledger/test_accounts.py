@@ -1,0 +1,331 @@
+"""How booked energy is told: held back, with late owners, after exit, beyond the cap; always in balance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Sized
+from itertools import pairwise
+
+import pytest
+
+from builders import gpu, process, reading
+from gpuledger.ledger.held_series import HeldSeries
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model import quantities as q
+from gpuledger.model.process import GpuProcess, UtilizationSample
+from gpuledger.model.session import EnergyRow, LedgerState
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.workload import Workload
+
+CARD = gpu(0)
+UNIX = 1_700_000_000.0
+WATT = 100
+NAMED = Workload("pod", namespace="ml", pod="train-0", container="main", pod_uid="u")
+NAMELESS = Workload("pod", pod_uid="u", missing="pod_name")
+
+
+class Books:
+    """A Ledger fed once a second with a counter that rises by 100 J."""
+
+    def __init__(self, **settings: object) -> None:
+        self.ledger = Ledger(LedgerSettings(**settings))  # type: ignore[arg-type]  # free-form by design
+        self.second = 0
+
+    def tick(self, *processes: GpuProcess, seconds: int = 1) -> LedgerState:
+        for _ in range(seconds):
+            values = {q.ENERGY: self.second * WATT * 1000, q.UTILIZATION: 0.5}
+            at = round((self.second - 0.5) * 1e6)
+            samples = tuple(UtilizationSample(one.pid, at, 0.5, 0.0, 0.0, 0.0) for one in processes)
+            told = reading(CARD, *processes, values=values, samples=samples)
+            state = self.ledger.post(
+                Snapshot(UNIX + self.second, float(self.second), SourceInfo("test"), (told,))
+            )
+            self.second += 1
+            assert_balance(state)
+        return state
+
+
+def assert_balance(state: LedgerState) -> None:
+    energy = state.energy
+    assert set(energy.imbalance.values()) <= {0}
+    for uuid, total in energy.totals.items():
+        told = sum(row.millijoules for row in energy.owners if row.labels[0] == uuid)
+        assert told + energy.pending[uuid] + energy.closed[uuid] == total
+
+
+def owners(state: LedgerState) -> dict[tuple[str, str], int]:
+    """Joules by account and pod."""
+    told: Counter[tuple[str, str]] = Counter()
+    for row in state.energy.owners:
+        told[row.labels[1], row.labels[5]] += row.millijoules
+    return {key: joules // 1000 for key, joules in told.items()}
+
+
+def rows(state: LedgerState) -> dict[str, int]:
+    """Joules by pid."""
+    return {name(row): row.millijoules // 1000 for row in state.energy.rows}
+
+
+def name(row: EnergyRow) -> str:
+    return "other" if row.other else str(row.process.pid)
+
+
+def test_a_new_series_is_told_as_zero_and_then_with_all_it_has() -> None:
+    books = Books()
+    p = process(CARD, 1, workload=NAMED)
+    state = books.tick(p, seconds=20)
+    assert owners(state)["process", "train-0"] == 0
+    assert rows(state) == {"1": 0}
+    state = books.tick(p, seconds=20)
+    # The first reading and the first move are not anybody's.
+    assert owners(state)["process", "train-0"] == 3800
+    assert rows(state) == {"1": 3800}
+
+
+def test_an_owner_named_late_gets_all_from_the_beginning_and_nobody_else_is_told() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMELESS), seconds=20)
+    state = books.tick(process(CARD, 1, workload=NAMED), seconds=35)
+    assert owners(state) == {("process", "train-0"): 5300}
+    (row,) = state.energy.rows
+    assert row.process.workload.pod == "train-0"
+
+
+def test_who_is_not_known_after_thirty_seconds_is_unknown_and_later_joules_go_to_the_resolved_owner() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMELESS), seconds=50)
+    state = books.tick(process(CARD, 1, workload=NAMED), seconds=100)
+    told = owners(state)
+    assert told["process", ""] + told["process", "train-0"] == 148 * WATT
+    assert told["process", ""] == 4800
+    assert {row.labels[3] for row in state.energy.owners} == {"unknown", "pod"}
+
+
+def test_labels_are_frozen_once_resolved() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMED), seconds=40)
+    renamed = Workload("pod", namespace="ml", pod="other", container="main")
+    state = books.tick(process(CARD, 1, workload=renamed), seconds=10)
+    assert owners(state).keys() == {("process", "train-0")}
+
+
+def test_a_process_of_forty_seconds_named_late_is_told_in_full_after_its_exit() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMELESS), seconds=20)
+    books.tick(process(CARD, 1, workload=NAMED), seconds=20)
+    state = books.tick(seconds=60)
+    (row,) = state.energy.rows
+    assert (row.active, row.millijoules // 1000) == (False, 3800)
+    assert owners(state)["process", "train-0"] == 3800
+
+
+def test_of_a_row_so_much_is_measured_as_was_its_alone() -> None:
+    books = Books(zero_hold=0.0)
+    alone, beside = process(CARD, 1, workload=NAMED), process(CARD, 2)
+    books.tick(alone, seconds=6)
+    (row,) = books.tick(alone).energy.rows
+    assert (row.measured, row.millijoules) == (row.millijoules, 500_000)
+    rows = {one.process.pid: one for one in books.tick(alone, beside, seconds=4).energy.rows}
+    assert (rows[1].measured, rows[2].measured) == (500_000, 0)
+    assert rows[1].millijoules + rows[2].millijoules == 900_000
+
+
+def test_after_the_retention_rows_end_and_what_they_had_is_closed() -> None:
+    books = Books(retention=100.0)
+    books.tick(process(CARD, 1, workload=NAMED), seconds=40)
+    kept = books.tick(seconds=90)
+    assert rows(kept)["1"] == rows(books.tick())["1"] > 0
+    state = books.tick(seconds=30)
+    assert rows(state) == {}
+    assert ("process", "train-0") not in owners(state)
+    assert state.energy.closed["GPU-0"] == kept.energy.rows[0].millijoules
+
+
+def test_energy_is_frozen_after_exit_while_the_gpu_goes_on() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, workload=NAMED), seconds=40)
+    first = rows(books.tick(seconds=5))["1"]
+    assert rows(books.tick(seconds=50))["1"] == first
+
+
+def test_a_new_process_with_equal_labels_takes_the_row_over_from_zero() -> None:
+    books = Books()
+    books.tick(process(CARD, 1, ticks=1, workload=NAMED), seconds=60)
+    state = books.tick(process(CARD, 1, ticks=2, workload=NAMED), seconds=5)
+    (row,) = state.energy.rows
+    assert (row.active, row.millijoules) == (True, 0)
+    # The owner is the same: its own series goes on.
+    assert owners(state)["process", "train-0"] > 5000
+
+
+def test_a_pod_that_restarts_its_process_keeps_one_series_that_only_rises() -> None:
+    books = Books(retention=20.0)
+    told: list[int] = []
+    for generation in range(6):
+        p = process(CARD, 100 + generation, ticks=generation, workload=NAMED)
+        told += [owners(books.tick(p)).get(("process", "train-0"), 0) for _ in range(30)]
+    assert told == sorted(told)
+
+
+def test_beyond_the_cap_joules_are_told_in_one_row() -> None:
+    books = Books(max_per_device=1)
+    crowd = [process(CARD, pid, memory=pid, sm=0.5, workload=NAMED) for pid in (1, 2, 3)]
+    state = books.tick(*crowd, seconds=60)
+    told = rows(state)
+    assert told.keys() == {"3", "other"}
+    assert sum(row.millijoules for row in state.energy.rows) == 58 * WATT * 1000
+
+
+def test_idle_time_is_the_gpus_own_account_and_has_no_owner() -> None:
+    state = Books().tick(seconds=40)
+    (row,) = (row for row in state.energy.owners if row.millijoules)
+    assert row.labels[1] == "unattributed"
+    assert row.labels[3:] == ("", "", "", "", "", "")
+
+
+def told_series(states: Sequence[LedgerState]) -> dict[tuple[str, ...], list[int]]:
+    series: dict[tuple[str, ...], list[int]] = {}
+    for state in states:
+        for row in state.energy.owners:
+            series.setdefault(row.labels, []).append(row.millijoules)
+    return series
+
+
+def test_no_told_series_ever_steps_back() -> None:
+    books, states = Books(retention=15.0), []
+    for second in range(300):
+        crowd = [
+            process(CARD, pid, workload=Workload("pod", namespace="n", pod=f"p{pid}"))
+            for pid in (1, 2, 3)
+            if (second // (10 * pid)) % 2
+        ]
+        states.append(books.tick(*crowd))
+    for values in told_series(states).values():
+        for before, after in pairwise(values):
+            assert after >= before or after == 0
+
+
+def entries(held: object) -> int:
+    """Everything that an object and the series in it keep, counted."""
+    kept = list(vars(held).values()) if hasattr(held, "__dict__") else []
+    series = [thing for thing in kept if isinstance(thing, HeldSeries)]
+    things = kept + [getattr(one, name) for one in series for name in one.__dataclass_fields__]
+    return sum(len(thing) for thing in things if isinstance(thing, Sized))
+
+
+def test_books_in_memory_alone_do_not_grow_with_the_processes_that_were() -> None:
+    books = Books(retention=10.0)
+    counts = []
+    for generation in range(600):
+        books.tick(process(CARD, generation + 1, ticks=generation, workload=NAMED))
+        if generation in (299, 599):
+            counts.append(entries(books.ledger._accounts))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("retention", [0.0, 0.5])
+def test_without_retention_the_living_are_told_and_the_dead_are_not(retention: float) -> None:
+    books = Books(retention=retention, zero_hold=2.0)
+    p = process(CARD, 1, workload=NAMED)
+    state = books.tick(p, seconds=10)
+    assert rows(state) == {"1": 800}
+    assert rows(books.tick(seconds=2)) == {}
+
+
+def latest(state: LedgerState) -> list[tuple[int | None, bool, int]]:
+    """Start, whether it lives, and joules of each row."""
+    return [(row.process.host.start.ticks, row.active, row.millijoules // 1000) for row in state.energy.rows]
+
+
+@pytest.mark.parametrize("workload", [NAMED, Workload("user", user="bob")])
+def test_the_row_of_a_reused_pid_begins_at_zero_whatever_its_old_owner_still_gets(workload: Workload) -> None:
+    books = Books(zero_hold=0.0)
+    books.tick(process(CARD, 1, ticks=1, workload=workload), seconds=10)
+    # Its last interval is booked in the tick that first shows the other one.
+    new = process(CARD, 1, ticks=2, started=10.0, workload=workload)
+    assert latest(books.tick(new)) == [(2, True, 0)]
+    assert latest(books.tick(new)) == [(2, True, 100)]
+
+
+def test_a_process_that_went_without_a_name_does_not_take_the_row_of_who_has_its_pid() -> None:
+    books = Books(zero_hold=0.0)
+    owner = Workload("user", user="bob")
+    books.tick(process(CARD, 1, ticks=1, workload=owner, missing="pod_name"), seconds=10)
+    new = process(CARD, 1, ticks=2, started=10.0, workload=owner)
+    state = books.tick(new, seconds=5)
+    assert latest(state) == [(2, True, 400)]
+
+
+def test_a_pid_that_no_list_has_is_one_session_and_one_row() -> None:
+    books = Books(zero_hold=0.0)
+    ended = 0
+    for _ in range(60):
+        at = round((books.second - 0.5) * 1e6)
+        values = {q.ENERGY: books.second * WATT * 1000, q.UTILIZATION: 0.5}
+        told = reading(CARD, values=values, samples=(UtilizationSample(77, at, 0.5, 0.0, 0.0, 0.0),))
+        state = books.ledger.post(
+            Snapshot(UNIX + books.second, float(books.second), SourceInfo("test"), (told,))
+        )
+        books.second += 1
+        assert_balance(state)
+        ended += len(books.ledger.sessions.ended)
+    (ghost,) = books.ledger.sessions.open()
+    assert (ended, ghost.process.pid, ghost.apportioned) == (0, 77, 58 * WATT * 1000)
+    assert {(row.process.pid, row.active) for row in state.energy.rows} == {(77, True)}
+    books.tick(seconds=2)
+    assert [one.process.pid for one in books.ledger.sessions.open()] == []
+
+
+def test_energy_of_a_gpu_is_told_as_zero_before_its_first_joule() -> None:
+    books = Books()
+    assert books.tick().energy.totals == {CARD.uuid: 0}
+
+
+def test_a_gpu_that_tells_neither_energy_nor_power_has_no_total() -> None:
+    ledger = Ledger(LedgerSettings())
+    state = ledger.post(Snapshot(UNIX, 0.0, SourceInfo("test"), (reading(CARD, values={}),)))
+    assert state.energy.totals == {}
+
+
+STAGES = [
+    ("gpuledger.ledger.sessions.Sessions.post"),
+    ("gpuledger.ledger.accounts.Accounts.post"),
+    ("gpuledger.ledger.accounts.Accounts._post_residents"),
+    ("gpuledger.ledger.accounts.Accounts._leave"),
+    ("gpuledger.ledger.device_states.DeviceStates.post"),
+    ("gpuledger.ledger.energy.gpu_book.book"),
+]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_posting_that_breaks_off_loses_no_joule(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books(zero_hold=0.0)
+    a, b = process(CARD, 1, workload=NAMED), process(CARD, 2, workload=NAMED)
+    books.tick(a, b, seconds=10)
+
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError(stage)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stage, fails)
+        try:
+            books.tick(a)
+        except ZeroDivisionError:
+            books.second += 1
+    state = books.tick(a, seconds=5)
+    # The first second is nobody's business, the last one is not over.
+    assert state.energy.totals == {CARD.uuid: 14 * WATT * 1000}
+    told = sum(row.millijoules for row in state.energy.owners)
+    assert told == 14 * WATT * 1000
+
+
+def test_a_user_of_whom_no_more_is_to_be_found_out_is_an_owner_after_thirty_seconds() -> None:
+    """In no cgroup: the device it has could still tell whose it is, until then it waits."""
+    books = Books(zero_hold=0.0)
+    p = process(CARD, 1, workload=Workload("user", user="bob"), missing="no_cgroup")
+    books.tick(p, seconds=20)
+    assert books.tick(p).energy.owners == ()
+    state = books.tick(p, seconds=15)
+    (row,) = [row for row in state.energy.owners if row.labels[1] == "process"]
+    assert (row.labels[3], row.labels[7]) == ("user", "bob")

@@ -1,0 +1,112 @@
+"""What the agent of a resource scrapes: its own exporters once, and what it is told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.operator.support import Json, agent_file, gpu_monitor, target
+
+OWN: Json = {
+    "targetName": "gpus",
+    "type": "PodMonitor",
+    "namespaceSelector": {"matchNames": ["gpuledger"]},
+    "selector": {
+        "matchLabels": {
+            "gpuledger.dev/monitor": "gpus",
+            "gpuledger.dev/monitor-kind": "GpuMonitor",
+            "app.kubernetes.io/component": "exporter",
+        }
+    },
+    "endpoints": [{"port": "metrics", "path": "/metrics", "addNodeLabel": True}],
+}
+
+
+def scraped(agent: Json, exporter: Json | None = None) -> Json:
+    """features.openAgent of a GpuMonitor's agent."""
+    config = agent_file(gpu_monitor({"agent": agent, "exporter": exporter or {}}))
+    return dict(config["features"]["openAgent"])
+
+
+NO_EXPORTER = {"enabled": False}
+USUAL: list[tuple[str, Json, Json, Json]] = [
+    ("its own exporters", {}, {}, {"targets": [OWN], "autoTargets": False}),
+    (
+        "its own beside others",
+        {"targets": [target()]},
+        {},
+        {"targets": [target(), OWN], "autoTargets": False},
+    ),
+    ("all that there are", {"autoTargets": True}, {}, {"targets": [], "autoTargets": True}),
+    ("none by itself", {"autoTargets": False}, {}, {"targets": [], "autoTargets": False}),
+    ("the usual ones, having none", {}, NO_EXPORTER, {}),
+    ("others alone", {"targets": [target()]}, NO_EXPORTER, {"targets": [target()], "autoTargets": False}),
+    ("nothing, which was said", {"targets": []}, NO_EXPORTER, {"targets": [], "autoTargets": False}),
+]
+
+
+@pytest.mark.parametrize(
+    ("agent", "exporter", "features"), [one[1:] for one in USUAL], ids=[one[0] for one in USUAL]
+)
+def test_what_an_agent_scrapes(agent: Json, exporter: Json, features: Json) -> None:
+    assert scraped(agent, exporter) == features
+
+
+COMPONENT = {"app.kubernetes.io/component": "exporter"}
+COVERING: list[tuple[str, Json, bool]] = [
+    ("by label", {"selector": {"matchLabels": COMPONENT}}, True),
+    (
+        "in its namespace",
+        {"namespaceSelector": {"matchNames": ["gpuledger"]}, "selector": {"matchLabels": COMPONENT}},
+        True,
+    ),
+    (
+        "in another",
+        {"namespaceSelector": {"matchNames": ["x"]}, "selector": {"matchLabels": COMPONENT}},
+        False,
+    ),
+    (
+        "by the namespace's name",
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gpuledger"}},
+            "selector": {"matchLabels": COMPONENT},
+        },
+        True,
+    ),
+    ("by the pods' own label", {"selector": {"matchLabels": {"team": "a"}}}, True),
+    (
+        "by an expression",
+        {"selector": {"matchExpressions": [{"key": "team", "operator": "In", "values": ["a", "b"]}]}},
+        True,
+    ),
+    (
+        "by one that does not hold",
+        {"selector": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}},
+        False,
+    ),
+    (
+        "by a label that must not be",
+        {"selector": {"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}},
+        True,
+    ),
+    ("by one that must", {"selector": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}, False),
+    ("not enabled", {"enabled": False, "selector": {"matchLabels": COMPONENT}}, True),
+    ("everything", {"selector": {}}, False),
+    ("services", {"type": "ServiceMonitor", "selector": {"matchLabels": COMPONENT}}, False),
+]
+
+
+@pytest.mark.parametrize(("more", "covers"), [one[1:] for one in COVERING], ids=[one[0] for one in COVERING])
+def test_exporters_that_a_target_means_are_not_scraped_twice(more: Json, covers: bool) -> None:
+    listed = scraped({"targets": [target(**more)]}, {"podLabels": {"team": "a"}})["targets"]
+    assert [one["targetName"] for one in listed] == ["theirs"] + ([] if covers else ["gpus"])
+
+
+def test_a_number_of_a_port_is_written_as_a_text() -> None:
+    listed = scraped({"targets": [target(endpoints=[{"port": 9400}])]})["targets"]
+    assert listed[0]["endpoints"] == [{"port": "9400"}]
+
+
+def test_the_exporters_own_path_is_scraped_whatever_that_of_others() -> None:
+    found = scraped({"globalPath": "/other"}, {"metricsPath": "/gpus"})
+    assert found["globalPath"] == "/other"
+    assert found["targets"][0]["endpoints"][0]["path"] == "/gpus"

@@ -1,0 +1,249 @@
+"""Secrets that an agent needs, whom it delivers to, and what its own reader would have against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.operator.render.objects import render
+from unit.operator.support import (
+    Json,
+    agent_file,
+    agent_says,
+    asks_agent,
+    facts_of,
+    gpu_monitor,
+    monitor_of,
+    only,
+    rendered,
+    target,
+    whatap,
+)
+
+SECRETS = {
+    "scheme": "https",
+    "tlsConfig": {
+        "caSecret": {"name": "scrape", "key": "ca.crt"},
+        "certSecret": {"name": "scrape", "key": "tls.crt"},
+        "keySecret": {"name": "scrape", "key": "tls.key", "namespace": "gpuledger"},
+        "serverName": "exporter",
+    },
+    "basicAuth": {"username": {"name": "login", "key": "user"}, "password": {"name": "login", "key": "word"}},
+}
+
+
+def test_secrets_are_mounted_and_their_files_named() -> None:
+    resource = gpu_monitor({"agent": {"targets": [target(endpoints=[SECRETS])]}})
+    (theirs, _) = agent_file(resource)["features"]["openAgent"]["targets"]
+    assert theirs["endpoints"] == [
+        {
+            "scheme": "https",
+            "tlsConfig": {
+                "caFile": "/etc/gpuledger-secrets/scrape/ca.crt",
+                "certFile": "/etc/gpuledger-secrets/scrape/tls.crt",
+                "keyFile": "/etc/gpuledger-secrets/scrape/tls.key",
+                "serverName": "exporter",
+            },
+            "basicAuth": {
+                "usernameFile": "/etc/gpuledger-secrets/login/user",
+                "passwordFile": "/etc/gpuledger-secrets/login/word",
+            },
+        }
+    ]
+    pod = only("StatefulSet", resource)["spec"]["template"]["spec"]
+    (volume,) = [one["projected"] for one in pod["volumes"] if one["name"] == "secrets"]
+    assert volume["sources"] == [
+        # One that is not there yet must not keep the agent from scraping the others.
+        {
+            "secret": {
+                "name": "login",
+                "items": [{"key": "user", "path": "login/user"}, {"key": "word", "path": "login/word"}],
+                "optional": True,
+            }
+        },
+        {
+            "secret": {
+                "name": "scrape",
+                "items": [
+                    {"key": name, "path": f"scrape/{name}"} for name in ("ca.crt", "tls.crt", "tls.key")
+                ],
+                "optional": True,
+            }
+        },
+    ]
+    assert {"name": "secrets", "mountPath": "/etc/gpuledger-secrets", "readOnly": True} in pod["containers"][
+        0
+    ]["volumeMounts"]
+
+
+TOKEN = {"credentialsSecret": {"name": "token", "key": "t"}}
+RECEIVER = {
+    "url": "https://store/write",
+    "name": "store",
+    "remoteTimeout": "90",
+    "headers": {"X-Scope-OrgID": "a"},
+    "authorization": TOKEN,
+    "tlsConfig": {"caSecret": {"name": "ca", "key": "c"}, "insecureSkipVerify": False, "serverName": "s"},
+    "writeRelabelConfigs": [
+        {"sourceLabels": ["a"], "targetLabel": "b"},
+        {"action": "labeldrop", "regex": "c"},
+    ],
+    "queueConfig": {
+        "capacity": 10,
+        "minShards": 1,
+        "maxShards": 2,
+        "maxSamplesPerSend": 3,
+        "batchSendDeadline": "1.5s",
+        "minBackoff": "30ms",
+        "maxBackoff": "1m30s",
+        "retryOnRateLimit": True,
+        "sampleAgeLimit": "1h",
+    },
+    "queue": {"maxBytes": "512MB", "maxAge": "1h"},
+}
+
+
+def test_a_receiver_is_told_in_prometheus_words() -> None:
+    config = agent_file(
+        gpu_monitor({"agent": {"remoteWrite": [RECEIVER], "externalLabels": {"cluster": "a"}}})
+    )
+    assert config["global"] == {"external_labels": {"cluster": "a"}}
+    assert config["remote_write"] == [
+        {
+            "url": "https://store/write",
+            "name": "store",
+            "remote_timeout": "1m30s",
+            "headers": {"X-Scope-OrgID": "a"},
+            "authorization": {"credentials_file": "/etc/gpuledger-secrets/token/t"},
+            "tls_config": {
+                "ca_file": "/etc/gpuledger-secrets/ca/c",
+                "insecure_skip_verify": False,
+                "server_name": "s",
+            },
+            "write_relabel_configs": [
+                {"source_labels": ["a"], "target_label": "b"},
+                {"action": "labeldrop", "regex": "c"},
+            ],
+            "queue_config": {
+                "capacity": 10,
+                "min_shards": 1,
+                "max_shards": 2,
+                "max_samples_per_send": 3,
+                "batch_send_deadline": "1s500ms",
+                "min_backoff": "30ms",
+                "max_backoff": "1m30s",
+                "retry_on_http_429": True,
+                "sample_age_limit": "1h",
+            },
+            "queue": {"max_bytes": "512MB", "max_age": "1h"},
+        }
+    ]
+    assert agent_says(config) == ""
+
+
+def test_the_resources_receiver_is_in_the_operators_place() -> None:
+    own = agent_file(gpu_monitor({"agent": {"remoteWrite": [{"url": "http://own/write"}]}}))
+    assert own["remote_write"] == [{"url": "http://own/write"}]
+    usual = agent_file(gpu_monitor(), external_labels={"cluster": "a", "dc": "b"})
+    assert usual["remote_write"] == [{"url": "http://store:8428/api/v1/write"}]
+    assert usual["global"] == {"external_labels": {"cluster": "a", "dc": "b"}}
+
+
+PROBLEMS: list[tuple[str, Json, str]] = [
+    (
+        "a Secret of another namespace",
+        {
+            "targets": [
+                target(endpoints=[{"tlsConfig": {"caSecret": {"name": "a", "key": "b", "namespace": "x"}}}])
+            ]
+        },
+        "spec.agent.targets[0].endpoints[0].tlsConfig.caSecret.namespace: is not gpuledger, the agent's own, "
+        "and Secrets of others are not read",
+    ),
+    (
+        "both forms",
+        {"remoteWrite": [{"url": "http://a", "authorization": {**TOKEN, "credentialsFile": "/f"}}]},
+        "spec.agent.remoteWrite[0].authorization.credentialsSecret: is given together with credentialsFile; "
+        "one is wanted",
+    ),
+    (
+        "a timeout longer than the interval",
+        {
+            "targets": [
+                target(),
+                target(targetName="b", endpoints=[{"port": "m"}, {"port": "n", "timeout": "20s"}]),
+            ]
+        },
+        "spec.agent.targets[1].endpoints[1].timeout: is longer than the interval of 15 s",
+    ),
+    (
+        "no regular expression",
+        {"targets": [target(relabelConfigs=[{"regex": "(", "target_label": "a"}])]},
+        "spec.agent.targets[0].relabelConfigs[0].regex: is no regular expression of RE2: missing ): ^(?:()$",
+    ),
+    (
+        "a login in the open",
+        {"targets": [target(endpoints=[{"port": "m", "authorization": TOKEN}])]},
+        "spec.agent.targets[0].endpoints[0].authorization: is not sent over plain http: set scheme: https, "
+        "or credentialsOverHttp: true to do it anyway",
+    ),
+    (
+        "a target without an endpoint",
+        {"targets": [{"targetName": "a", "type": "PodMonitor", "selector": {}}]},
+        "spec.agent.targets[0].endpoints: is empty: at least one port is wanted",
+    ),
+    (
+        "a label that is none",
+        {"externalLabels": {"a-b": "c"}},
+        "spec.agent.externalLabels.a-b: is no label name",
+    ),
+    (
+        "namespaces by label for Prometheus",
+        {"engine": "prometheus", "targets": [target(namespaceSelector={"matchLabels": {"a": "b"}})]},
+        "spec.agent.targets[0].namespaceSelector: Prometheus cannot select namespaces by their labels; give "
+        "matchNames, or engine: builtin",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem"), [one[1:] for one in PROBLEMS], ids=[one[0] for one in PROBLEMS]
+)
+def test_what_cannot_be_is_said_with_its_place(agent: Json, problem: str) -> None:
+    monitor = monitor_of(gpu_monitor({"agent": agent}))
+    assert [str(one) for one in render(monitor, facts_of(monitor, check_agent=asks_agent)).problems] == [
+        problem
+    ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "problem"),
+    [
+        ({}, True),
+        ({"targets": [target()]}, True),
+        ({"targets": [target(selector={"matchLabels": {"gpuledger.dev/monitor": "gpus"}})]}, False),
+        ({"autoTargets": False}, False),
+    ],
+    ids=["nothing said", "others", "a target that has them", "none"],
+)
+def test_exporters_that_speak_https_need_a_target_that_says_whom_to_believe(
+    agent: Json, problem: bool
+) -> None:
+    web = {"secret": "web", "scheme": "https"}
+    found = rendered(gpu_monitor({"exporter": {"webConfig": web}, "agent": agent}))
+    assert [one.path for one in found.problems] == (["spec.agent.targets"] if problem else [])
+
+
+def test_a_problem_of_the_operators_own_receiver_is_not_the_resources() -> None:
+    monitor = monitor_of(gpu_monitor())
+    facts = facts_of(monitor, check_agent=asks_agent, default_remote_write=({"url": "http://a:0/"},))
+    (problem,) = render(monitor, facts).problems
+    assert problem.path == "operator.defaultRemoteWrite[0].url"
+
+
+def test_the_same_paths_are_those_of_a_whatap_agent() -> None:
+    resource = whatap(
+        openAgent={"enabled": True, "targets": [target(endpoints=[{"port": "m", "timeout": "1h"}])]}
+    )
+    monitor = monitor_of(resource)
+    (problem,) = render(monitor, facts_of(monitor, check_agent=asks_agent)).problems
+    assert problem.path == "spec.features.openAgent.targets[0].endpoints[0].timeout"

@@ -1,0 +1,345 @@
+"""A masked recording tells who works on what to nobody, and is as good for finding a bug."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import instance, reading, snapshot
+from gpuledger.model.devices import Gpu
+from gpuledger.model.process import GpuProcess, HostFacts, Start
+from gpuledger.model.quantities import POWER, Quantity
+from gpuledger.model.snapshot import Collected, Failure, Reading, Snapshot, SourceInfo, XidEvent
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.sources.replay.cgroups import mask_cgroup
+from gpuledger.sources.replay.masking import RULES, Masker, parts_of, strip_arguments
+from gpuledger.sources.replay.masks import Masks
+from gpuledger.sources.replay.recording import Entry, Outage
+from gpuledger.sources.simulator.reader import load
+from gpuledger.workloads.cgroup import CgroupOwner, owner
+from gpuledger.workloads.naming import Workloads
+from unit.sources.replay.support import Pages, deep, named, read, values, write
+from unit.sources.simulator.support import Node
+from unit.workloads.cgroup_forms.every import ROWS
+
+KEY = b"k" * 32
+UUID = "5c1b8e8e-3f5a-4b1c-9d2e-0123456789ab"
+POD_UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
+CONTAINER_ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
+BOOT_ID = "9e4f0a2b-1111-4222-8333-abcdefabcdef"
+MIG_UUID = "66d6d4ac-9851-5cfc-8b84-00277ad96770"
+
+SECRETS = (
+    *(UUID, MIG_UUID, BOOT_ID, POD_UID, POD_UID.replace("-", "_"), CONTAINER_ID, "1652922013945", "8817265"),
+    *("melinda", "/home/melinda", "1207", "secretlab", "trainer-x", "sidecar", "protein.service"),
+    *("ssh-host-7", "GREENHOUSE-17", "fold_protein", "finetune-cat", "--token", "hunter2"),
+    *("greenhouse.example", "vegetables", "potting"),
+)
+
+
+def secret_snapshot() -> Snapshot:
+    """Every field that can hold an identifier holds one."""
+    card = Gpu(
+        f"GPU-{UUID}",
+        3,
+        "NVIDIA H100",
+        "00000000:18:00.0",
+        3,
+        "1652922013945",
+        "96.00.74.00.01",
+        "Hopper",
+        "9.0",
+    )
+    cut = replace(instance(card, 2), uuid=f"MIG-{MIG_UUID}")
+    pod = Workload(
+        "pod", "secretlab", "trainer-x", "sidecar", POD_UID, CONTAINER_ID, "containerd", user="melinda",
+        labels=(("greenhouse.example/team", "vegetables"),), controller_kind="Job", controller="potting",
+    )  # fmt: skip
+    start = Start(BOOT_ID, 4711, 1_700_000_123.25)
+    cgroup = (
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice"
+        f"/cri-containerd-{CONTAINER_ID}.scope\n"
+    )
+    in_pod = HostFacts(start, "/home/melinda/env/bin/python3", "fold_protein", 1207, "melinda", cgroup, pod)
+    job = Workload("slurm", job="8817265", step="batch", user="melinda", found_by="cgroup")
+    in_job = HostFacts(
+        start, "/usr/bin/finetune-cat", "finetune-cat", 1207, "melinda",
+        "0::/system.slice/ssh-host-7_slurmstepd.scope/job_8817265/step_batch/user/task_0\n", job,
+    )  # fmt: skip
+    unit = Workload("unit", unit="protein.service", user="melinda", missing="container_name")
+    rows = (
+        GpuProcess(cut, 20349, in_pod, "/home/melinda/env/bin/python3 --token=hunter2", workload=pod),
+        GpuProcess(cut, 20350, in_job, "finetune-cat", workload=job),
+        GpuProcess(cut, 20351, replace(in_job, workload=unit), "fold_protein", workload=unit),
+    )
+    return replace(
+        snapshot(
+            reading(card, values={POWER: 61.5}, raw={"serial": "1652922013945", "ecc.mode": "Enabled"}),
+            Reading(cut, processes=rows, raw={"platform.host": "ssh-host-7", "note": "for melinda"}),
+        ),
+        source=SourceInfo("smi", False, "570.172.08", "12.570", "12.8", "ssh ssh-host-7 nvidia-smi"),
+        allocations=(
+            Allocation(cut, pod, "kubelet", "greenhouse.example/gpu"),
+            Allocation(cut, pod, "kubelet", "nvidia.com/gpu"),
+        ),
+        xids=(XidEvent(card, 31, 1.0),),
+        failures=(Failure("power", "GPU_IS_LOST", cut, f"{cut.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"),),
+        collected=(Collected("processes", 0.25, "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down"),),
+    )  # fmt: skip
+
+
+def masked(told: Snapshot, key: bytes | None = KEY) -> Snapshot:
+    found = Masker(key)(strip_arguments(told))
+    assert isinstance(found, Snapshot)
+    return found
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_identifier_is_anywhere_in_the_bytes(tmp_path: Path, secret: str) -> None:
+    told = secret_snapshot()
+    lost = Outage(1.0, told.elapsed, "unreachable", "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down")
+    plain = write(tmp_path / "plain", [told, lost]).read_text()
+    mask = Masker(KEY)
+    hidden = write(tmp_path / "masked", [mask(strip_arguments(told)), mask(lost)], masked=True).read_text()
+    assert secret in plain
+    assert secret not in hidden
+
+
+def test_what_finds_a_bug_stays() -> None:
+    before, after = secret_snapshot(), masked(secret_snapshot())
+    assert (after.unix, after.elapsed, after.invalid) == (before.unix, before.elapsed, before.invalid)
+    card, was = after.readings[0].device.gpu, before.readings[0].device.gpu
+    attributes = ("index", "name", "pci_bus_id", "minor", "vbios", "architecture", "compute_capability")
+    for kept in attributes:
+        assert getattr(card, kept) == getattr(was, kept)
+    assert after.readings[0].values == {POWER: 61.5}
+    assert after.readings[0].raw["ecc.mode"] == "Enabled"
+    assert [item.resource for item in after.allocations][1:] == ["nvidia.com/gpu"]
+    (first, second, _), (old, _, _) = (list(one.processes) for one in (after, before))
+    assert (first.pid, first.memory, first.types) == (old.pid, old.memory, old.types)
+    assert (first.host.start.ticks, first.host.start.unix) == (4711, 1_700_000_123.25)
+    assert first.name.endswith("/python3")
+    assert (first.workload.kind, first.workload.runtime) == ("pod", "containerd")
+    assert second.workload.step == "batch"
+    assert after.failures[0].reason == "GPU_IS_LOST"
+    where = after.failures[0].device
+    assert where is not None
+    assert after.failures[0].detail == f"{where.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"
+
+
+def test_shapes_stay() -> None:
+    told = masked(secret_snapshot())
+    uuid = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    card, cut = told.readings[0].device, told.readings[1].device
+    first, second, third = told.processes
+    for pattern, found in (
+        (rf"GPU-{uuid}", card.uuid),
+        (rf"MIG-{uuid}", cut.uuid),
+        (r"\d{13}", card.gpu.serial),
+        (uuid, first.host.start.boot_id),
+        (uuid, first.workload.pod_uid),
+        (r"[0-9a-f]{64}", first.workload.container_id),
+        (r"pod-[0-9a-f]{4}", first.workload.pod),
+        (r"namespace-[0-9a-f]{4}", first.workload.namespace),
+        (r"user-[0-9a-f]{4}", first.host.user),
+        (r"3\d{9}", str(first.host.uid)),
+        (r"/dir-[0-9a-f]{4}/python3", first.host.executable),
+        (r"process-[0-9a-f]{4}", first.host.comm),
+        (r"/usr/bin/process-[0-9a-f]{4}", second.host.executable),
+        (r"\d{7}", second.workload.job),
+        (r"unit-[0-9a-f]{4}\.service", third.workload.unit),
+    ):
+        assert re.fullmatch(pattern, str(found)), (pattern, found)
+
+
+def test_joins_stay_whole() -> None:
+    told = masked(secret_snapshot())
+    card, cut = told.readings[0].device, told.readings[1].device
+    assert cut.gpu == card == told.xids[0].gpu
+    assert {process.device for process in told.processes} == {told.failures[0].device} == {cut}
+    assert told.allocations[0].device == cut
+    first, second, _ = told.processes
+    assert told.allocations[0].workload == first.workload == first.host.workload
+    assert first.host.user == second.workload.user
+    assert first.host.start == second.host.start
+
+
+def uuids(told: Entry) -> list[str]:
+    assert isinstance(told, Snapshot)
+    return [found.device.uuid for found in told.readings]
+
+
+def test_the_same_identifier_has_the_same_mask_in_a_file_and_another_in_the_next() -> None:
+    mask, other = Masker(), Masker()
+    told = secret_snapshot()
+    assert deep(mask(told)) == deep(mask(told))
+    assert not set(uuids(mask(told))) & set(uuids(other(told)))
+
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+SHAPES: dict[str, tuple[Any, Any]] = {
+    "name": (lambda masks, text: masks.name("pod", text), NAMES),
+    "uuid": (lambda masks, text: masks.uuid(text), st.uuids().map(lambda found: f"GPU-{found}") | NAMES),
+    "container": (
+        lambda masks, text: masks.hexadecimal("container-id", text),
+        st.text("0123456789abcdef", min_size=12, max_size=13) | NAMES,
+    ),
+    "serial": (
+        lambda masks, text: masks.digits("serial", text),
+        st.text("0123456789", min_size=1, max_size=3),
+    ),
+    "uid": (lambda masks, uid: masks.uid(uid), st.integers(0, 2**32 - 2)),
+    "job": (lambda masks, text: masks.job(text), st.text("0123456789", min_size=1, max_size=5) | NAMES),
+    "unit": (lambda masks, text: masks.unit(text), NAMES.map(lambda text: f"{text}.service")),
+    "user": (lambda masks, text: masks.user(text), NAMES),
+    "program": (
+        lambda masks, text: masks.program(text),
+        st.lists(st.text("ab.", min_size=1, max_size=3), max_size=3).map("/".join),
+    ),
+}
+
+
+@settings(deadline=None, max_examples=30)
+@pytest.mark.parametrize("shape", SHAPES)
+@given(data=st.data())
+def test_two_identifiers_never_get_one_mask(shape: str, data: st.DataObject) -> None:
+    mask, originals = SHAPES[shape]
+    given_ = data.draw(st.lists(originals, unique=True, max_size=60))
+    masks = Masks(KEY)
+    first = [mask(masks, original) for original in given_]
+    assert len(set(first)) == len(given_)
+    assert [mask(masks, original) for original in given_] == first
+
+
+def test_thousands_of_names_do_not_collide_either() -> None:
+    masks = Masks(KEY)
+    found = {masks.name("pod", f"trainer-{number}") for number in range(20_000)}
+    assert len(found) == 20_000
+
+
+def test_root_and_empty_text_stay() -> None:
+    masks = Masks(KEY)
+    assert (masks.uid(0), masks.user("root")) == (0, "root")
+    assert {masks.user(""), masks.uuid(""), masks.name("pod", ""), masks.program(""), masks.unit("")} == {""}
+    assert masks.user("1207") == str(masks.uid(1207))
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("/usr/bin/python3.11", "/usr/bin/python3.11"),
+        ("python3 -m secret --token=a", "python3"),
+        ("/usr/lib/xorg/Xorg", "/usr/lib/xorg/Xorg"),
+        ("[Not Found]", "[Not Found]"),
+        ("python3 secret.py", None),
+        ("Xorg-of-melinda", None),
+    ],
+)
+def test_only_well_known_programs_keep_their_name(name: str, kept: str | None) -> None:
+    found = Masks(KEY).program(name)
+    assert found == kept if kept else re.fullmatch(r"process-[0-9a-f]{4}", found)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[2] for row in ROWS])
+def test_a_masked_cgroup_names_the_masked_owner(row: tuple[str, Any, str]) -> None:
+    text = row[0] if row[0] == "" or row[0][0].isdigit() else f"0::{row[0]}"
+    masks = Masks(KEY)
+    was = owner(text)
+    expected = CgroupOwner(
+        kind=was.kind,
+        pod_uid=masks.hexadecimal("pod-uid", was.pod_uid),
+        container_id=masks.hexadecimal("container-id", was.container_id),
+        container=masks.name("container", was.container),
+        runtime=was.runtime,
+        job=masks.job(was.job),
+        step=masks.step(was.step),
+        unit=masks.unit(was.unit),
+        uid=None if was.uid is None else masks.uid(was.uid),
+        missing=was.missing,
+    )
+    assert owner(mask_cgroup(text, masks)) == expected
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_cgroup_text_can_be_masked(text: str) -> None:
+    masks = Masks(KEY)
+    assert mask_cgroup(text, masks).count("\n") == text.count("\n")
+
+
+def test_the_kernels_lines_stay_lines() -> None:
+    text = f"12:cpu,cpuacct:/docker/{CONTAINER_ID}\n"
+    text += "1:name=systemd:/user.slice/user-1207.slice/our-lab (deleted)\n"
+    masks = Masks(KEY)
+    identity, group = masks.hexadecimal("container-id", CONTAINER_ID), masks.name("cgroup", "our-lab")
+    assert mask_cgroup(text, masks) == (
+        f"12:cpu,cpuacct:/docker/{identity}\n"
+        f"1:name=systemd:/user.slice/user-{masks.uid(1207)}.slice/{group} (deleted)\n"
+    )
+
+
+def test_every_text_of_the_model_has_a_decision() -> None:
+    # `uid` is the one number that is a name.
+    waiting: list[Any] = [Snapshot, Outage]
+    seen: set[Any] = set()
+    while waiting:
+        kind = waiting.pop()
+        if kind in seen or kind is Quantity:
+            continue
+        seen.add(kind)
+        hints = get_type_hints(kind)
+        for item in (item for item in fields(kind) if item.init):
+            parts = parts_of(hints[item.name])
+            waiting += [part for part in parts if is_dataclass(part)]
+            if str in parts:
+                assert item.name in RULES.get(kind, {}), f"{kind.__name__}.{item.name}: mask it or keep it?"
+    assert set(RULES) <= seen
+    assert "uid" in RULES[HostFacts]
+
+
+@settings(deadline=None, max_examples=40)
+@given(values(Snapshot))
+def test_any_snapshot_can_be_masked(told: Snapshot) -> None:
+    found = Masker(KEY)(told)
+    assert isinstance(found, Snapshot)
+    assert [len(one.processes or ()) for one in found.readings] == [
+        len(one.processes or ()) for one in told.readings
+    ]
+
+
+SAMPLE = re.compile(rb"(?m)^([A-Za-z_]+)(?:\{.*\})? (\S+)$")
+
+
+def measures(page: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and values of a page, but for the one value that is a name."""
+    return sorted(found for found in SAMPLE.findall(page) if found[0] != b"nvidia_smi_serial")
+
+
+@pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])
+def test_a_masked_page_has_the_same_series_and_values_under_other_names(
+    tmp_path: Path, scenario: str
+) -> None:
+    node, mask, plain, hidden = Node(load(scenario)), Masker(KEY), Pages(), Pages()
+    for second in range(3):
+        told = named(node.at(second))
+        (found,) = read(write(tmp_path / "r", [mask(told)]))
+        assert isinstance(found, Snapshot)
+        before, after = plain.of(told), hidden.of(found)
+        assert measures(before) == measures(after)
+        assert before != after
+        assert Workloads().name(found) == found
+
+
+def test_arguments_are_not_recorded_even_unmasked() -> None:
+    found = strip_arguments(secret_snapshot())
+    assert isinstance(found, Snapshot)
+    assert next(found.processes).name == "/home/melinda/env/bin/python3"
+    assert [process.command for process in found.processes] == [
+        process.command for process in secret_snapshot().processes
+    ]

@@ -1,0 +1,64 @@
+"""One picture as text, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuledger.terminal.line import ASCII, UNICODE, plain
+from gpuledger.terminal.order import Order
+from gpuledger.terminal.palette import painted
+from gpuledger.terminal.text import lines_of
+from gpuledger.terminal.view import Origin, View
+from unit.terminal.support import GIB, NOW, device, holder, picture, process
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+HERE = Origin("this machine", began="22:13:18")
+
+NODE = picture(
+    devices=[
+        device(
+            "0",
+            state="active",
+            utilization_ratio=0.97,
+            memory_used_bytes=31 * GIB,
+            power_watts=645.0,
+            processes=2,
+            owners=[holder(namespace="ml", pod="train-0"), holder(user="ann")],
+        ),
+        device("1", state="held", owners=[holder(0, 7620.0, namespace="notebooks", pod="jupyter-pavel")]),
+        device("2"),
+        device("3", holds_processes=False, state=None, utilization_ratio=None, processes=None),
+        device("3", "2_0", state="unknown", power_watts=None, power_limit_watts=None, energy_joules=None),
+        device("4", up=False, memory_used_bytes=None, power_watts=None, processes=None),
+    ],
+    processes=[
+        process(20349, namespace="ml", pod="train-0", container="trainer", power_watts=512.25, joules=1.5e6),
+        process(
+            812, user="ann", command="evil\x1b[2J\u202e", power_watts=None, joules=None, start_exact=False
+        ),
+        process(7, "3", instance="2_0", unresolved="permission", sm_ratio=None, start_unix=NOW - 187_200),
+        process(None, "0", count=44, command="", power_watts=3.0, start_unix=None),
+    ],
+    source={"simulated": True, "name": "simulator", "detail": "k8s-node"},
+    status={"healthy": False, "text": "GPU 4 is lost"},
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "glyphs"),
+    [("80", 80, UNICODE), ("120", 120, UNICODE), ("pipe", None, UNICODE), ("ascii", 80, ASCII)],
+)
+def test_a_picture_is_as_it_was_looked_at_and_found_good(name, width, glyphs):
+    view = View(Order("watts"))
+    lines = lines_of(NODE, view, HERE, "22:13:20", width, glyphs, ["pods: cannot be asked: see doctor"])
+    text = "".join(f"{plain(line)}\n" for line in lines)
+    assert text == (GOLDEN / f"top-{name}.txt").read_text(encoding="utf-8")
+    assert text.isascii() or glyphs is UNICODE
+
+
+def test_painted_for_a_terminal_a_line_is_the_same_text():
+    line = (("HELD", "held"), (" by", "dim"), (" ann  ", ""))
+    assert painted(line, coloured=True) == "\x1b[1;30;43mHELD\x1b[0m\x1b[2m by\x1b[0m ann"
+    assert painted(line, coloured=False) == "\x1b[7mHELD\x1b[0m\x1b[2m by\x1b[0m ann"

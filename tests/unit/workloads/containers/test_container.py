@@ -1,0 +1,242 @@
+"""Names of containers, asked of a real HTTP server on a unix socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from builders import FakeClock
+from gpuledger.model.checks import Verdict
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.workloads.checks import container_checks
+from gpuledger.workloads.containers.container import Container, Containers, containers_of
+from gpuledger.workloads.containers.open import ContainerReader, open_containers
+from gpuledger.workloads.containers.settings import ContainerSettings
+
+ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
+ID2 = "5eed9175635866cfcab8400277ad96770ce52c1d75eeac29046753875056eaca"
+ENTRY = {"Id": ID, "Names": ["/web"], "Image": "nginx:1", "Labels": {}}
+
+Serve = Callable[[socket.socket], None]
+
+
+@contextmanager
+def service(path: Path, serve: Serve) -> Iterator[None]:
+    """A listener at `path` that gives each connection to `serve`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def run() -> None:
+            while True:
+                try:
+                    connected, _ = listening.accept()
+                except OSError:
+                    return
+                with connected:
+                    serve(connected)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def request(connected: socket.socket) -> bytes:
+    asked = b""
+    while not asked.endswith(b"\r\n\r\n") and (more := connected.recv(4096)):
+        asked += more
+    return asked
+
+
+def answering(body: object, status: str = "200 OK", asked: list[bytes] | None = None) -> Serve:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def serve(connected: socket.socket) -> None:
+        got = request(connected)
+        if asked is not None:
+            asked.append(got)
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+        connected.sendall(head.encode() + raw)
+
+    return serve
+
+
+def chunked(connected: socket.socket) -> None:
+    """As Docker does it when the answer is long: chunks, in pieces."""
+    request(connected)
+    raw = json.dumps([ENTRY]).encode()
+    connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for piece in (raw[:7], raw[7:]):
+        connected.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+    connected.sendall(b"0\r\n\r\n")
+
+
+def cut(connected: socket.socket) -> None:
+    request(connected)
+    connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n[{")
+
+
+def no_http(connected: socket.socket) -> None:
+    request(connected)
+    connected.sendall(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+
+
+def silent(connected: socket.socket) -> None:
+    request(connected)
+    connected.recv(1)
+
+
+def reader(path: Path) -> ContainerReader:
+    return ContainerReader(str(path), "--docker-socket", timeout=0.2)
+
+
+def test_containers_are_asked_for_by_name_of_the_service_alone(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    with service(tmp_path / "s", answering([ENTRY], asked=asked)):
+        found = reader(tmp_path / "s").read()
+    assert found.get(ID) == Container(ID, "web")
+    assert asked[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
+
+
+def test_a_chunked_answer_is_read(tmp_path: Path) -> None:
+    with service(tmp_path / "s", chunked):
+        assert len(reader(tmp_path / "s").read()) == 1
+
+
+def test_an_unchanged_answer_is_the_same_object(tmp_path: Path) -> None:
+    with service(tmp_path / "s", answering([ENTRY])):
+        one = reader(tmp_path / "s")
+        assert one.read() is one.read()
+
+
+@pytest.mark.parametrize(
+    ("serve", "line"),
+    [
+        (answering({"message": "x"}, "500 Internal Server Error"), "answers with status 500; "),
+        (answering({"message": "page"}), "a list of containers is wanted; "),
+        (answering(b"<html>"), "does not answer in JSON; "),
+        (answering(b"[" * 100_000), "does not answer in JSON; "),
+        (cut, "gave no answer (.*); "),
+        (no_http, "gave no answer (.*); "),
+        (silent, "said nothing for .*; "),
+    ],
+    ids=["status", "no list", "no JSON", "deep", "cut", "no HTTP", "silent"],
+)
+def test_what_is_no_answer_is_one_line_with_a_remedy(tmp_path: Path, serve: Serve, line: str) -> None:
+    with service(tmp_path / "s", serve), pytest.raises(GpuledgerError, match=line) as raised:
+        reader(tmp_path / "s").read()
+    assert str(raised.value).startswith(str(tmp_path / "s"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_socket_that_nobody_serves_any_more_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+    with pytest.raises(GpuledgerError, match="Connection refused"):
+        reader(tmp_path / "s").read()
+
+
+def test_a_socket_that_is_gone_is_told(tmp_path: Path) -> None:
+    with pytest.raises(GpuledgerError, match="is not there; start the service"):
+        reader(tmp_path / "s").read()
+
+
+def test_a_service_that_was_restarted_is_found_again(tmp_path: Path) -> None:
+    asked = reader(tmp_path / "s")
+    with service(tmp_path / "s", answering([ENTRY])):
+        before = asked.read()
+    (tmp_path / "s").unlink()
+    with pytest.raises(GpuledgerError):
+        asked.read()
+    with service(tmp_path / "s", answering([ENTRY])):
+        assert asked.read().get(ID) == before.get(ID)
+
+
+def test_missing_permission_is_one_line_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root, which tests may run as, is denied nothing.
+    class Closed(socket.socket):
+        def connect(self, address: object) -> None:
+            raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr("socket.socket", Closed)
+    with pytest.raises(GpuledgerError, match=r"permission denied; .* group .*--docker-socket ''"):
+        reader(tmp_path / "s").read()
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        (ENTRY, Container(ID, "web")),
+        ({**ENTRY, "Names": ["/db/alias", "/web"]}, Container(ID, "web")),
+        ({**ENTRY, "Names": ["web"]}, Container(ID, "web")),
+        ({**ENTRY, "Names": []}, None),
+        ({**ENTRY, "Names": None}, None),
+        ({**ENTRY, "Id": ""}, None),
+        ({}, None),
+        ("text", None),
+    ],
+)
+def test_an_entry_is_a_container_where_it_has_id_and_name(entry: object, found: Container | None) -> None:
+    assert list(containers_of([entry])) == ([found] if found else [])
+
+
+def test_control_characters_of_a_name_are_spelled_out() -> None:
+    (found,) = containers_of([{**ENTRY, "Names": ["/a\0b"]}])
+    assert found.name == "a\\x00b"
+
+
+def test_a_short_id_is_the_container_that_alone_begins_so() -> None:
+    known = Containers([Container(ID, "web"), Container(ID2, "db")])
+    assert known.get(ID[:20]) == Container(ID, "web")
+    assert known.get(ID[:12]) is None
+    assert known.get(ID[:11]) is None
+    assert known.get("") is None
+
+
+def test_a_socket_that_is_not_there_has_no_map(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = ContainerSettings(str(tmp_path / "file"), str(tmp_path / "none"))
+    assert open_containers(settings, clock=FakeClock()) == ()
+
+
+def test_each_socket_that_is_there_has_a_map_and_an_empty_setting_none(tmp_path: Path) -> None:
+    with service(tmp_path / "s", answering([ENTRY])):
+        (docker,) = open_containers(ContainerSettings(str(tmp_path / "s"), ""), clock=FakeClock())
+        assert docker.refresh()
+        assert (docker.name, docker.health.entries) == ("docker", 1)
+        (podman,) = open_containers(ContainerSettings("", str(tmp_path / "s")), clock=FakeClock())
+        assert podman.name == "podman"
+
+
+def test_doctor_tells_of_each_socket(tmp_path: Path) -> None:
+    with service(tmp_path / "s", answering([ENTRY])), service(tmp_path / "p", answering({})):
+        checks = container_checks(ContainerSettings(str(tmp_path / "s"), str(tmp_path / "p")))
+        found = [finding for check in checks for finding in check.look()]
+    assert [(finding.verdict, finding.what) for finding in found] == [
+        (Verdict.WORKS, "Docker containers"),
+        (Verdict.WARNING, "Podman containers"),
+    ]
+    assert "1 running" in found[0].why
+    assert "--podman-socket" in found[1].remedy
+
+
+@pytest.mark.parametrize(
+    ("docker", "why"), [("", "switched off"), ("/none/x.sock", "no socket at /none/x.sock")]
+)
+def test_doctor_leaves_out_what_nobody_runs(docker: str, why: str) -> None:
+    (check,) = container_checks(ContainerSettings(docker, ""))
+    (finding,) = check.look()
+    assert (finding.verdict, finding.why) == (Verdict.SKIPPED, why)

@@ -1,0 +1,97 @@
+"""What doctor says of the kubelet's word on who holds which device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from builders import gpu
+from gpuledger.model.checks import Finding, Verdict
+from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
+from gpuledger.workloads.pod_resources.checks import pod_resources_checks
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from unit.workloads.pod_resources.kubelet_server import kubelet, listed, pod
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+def found(folder: Path) -> dict[str, list[Finding]]:
+    settings = PodResourcesSettings(str(folder / "k.sock"), str(folder / "checkpoint"))
+    checks = pod_resources_checks(settings, lambda: (gpu(0, minor=0),))
+    told: dict[str, list[Finding]] = {}
+    for check in checks:
+        for finding in check.look():
+            told.setdefault(finding.check, []).append(finding)
+    return told
+
+
+def verdicts(findings: list[Finding]) -> list[Verdict]:
+    return [one.verdict for one in findings]
+
+
+def test_off_is_said_once() -> None:
+    (check,) = pod_resources_checks(PodResourcesSettings(), enabled=False)
+    assert verdicts(list(check.look())) == [Verdict.SKIPPED]
+
+
+def test_a_kubelet_that_answers_and_a_gpu_that_is_here(folder: Path) -> None:
+    devices = [wire.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-0"])]
+    allocatable = wire.AllocatableResourcesResponse(devices=devices).SerializeToString()
+    body = listed(pod("a", "GPU-0"))
+    with kubelet(folder / "k.sock", List=lambda _: body, GetAllocatableResources=lambda _: allocatable):
+        told = found(folder)
+    assert verdicts(told["kubernetes.pod_resources"]) == [Verdict.WORKS, Verdict.WORKS]
+    assert told["kubernetes.pod_resources"][1].why == "1 nvidia.com/gpu"
+    assert verdicts(told["kubernetes.checkpoint"]) == [Verdict.SKIPPED]
+    assert told["kubernetes.devices"][0].why == "1 are GPUs of this machine"
+
+
+def test_ids_that_match_no_gpu_are_named_with_the_form_they_were_read_as(folder: Path) -> None:
+    body = listed(pod("a", "GPU-7", "nvidia9"), pod("b", "x", resource="vendor.com/nic"))
+    with kubelet(folder / "k.sock", List=lambda _: body):
+        findings = found(folder)["kubernetes.devices"]
+    assert verdicts(findings) == [Verdict.WARNING, Verdict.WARNING, Verdict.SKIPPED]
+    assert "read as nvidiaN: nvidia9" in findings[0].why
+    assert "read as uuid: GPU-7" in findings[1].why
+    assert "vendor.com/nic" in findings[2].why
+
+
+def test_dra_without_resource_slices_is_a_warning(folder: Path) -> None:
+    one = wire.ClaimResource(driver_name="gpu.nvidia.com", pool_name="n", device_name="gpu-0")
+    held = wire.ContainerResources(
+        name="main", dynamic_resources=[wire.DynamicResource(claim_resources=[one])]
+    )
+    body = listed(wire.PodResources(name="a", namespace="team", containers=[held]))
+    with kubelet(folder / "k.sock", List=lambda _: body):
+        (finding,) = found(folder)["kubernetes.dra"]
+    assert finding.verdict is Verdict.WARNING
+    assert "rbac.yaml" in finding.remedy
+
+
+def test_without_a_socket_the_checkpoint_is_a_warning_with_the_remedy(folder: Path) -> None:
+    entry = {
+        "PodUID": "u1",
+        "ContainerName": "main",
+        "ResourceName": "nvidia.com/gpu",
+        "DeviceIDs": ["GPU-0"],
+    }
+    (folder / "checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    told = found(folder)
+    assert verdicts(told["kubernetes.pod_resources"]) == [Verdict.FAILS]
+    assert told["kubernetes.pod_resources"][0].remedy.startswith("mount the node's")
+    assert verdicts(told["kubernetes.checkpoint"]) == [Verdict.WARNING]
+    assert verdicts(told["kubernetes.devices"]) == [Verdict.WORKS]
+
+
+def test_with_neither_what_they_would_tell_is_skipped_with_its_cause(folder: Path) -> None:
+    told = found(folder)
+    assert verdicts(told["kubernetes.checkpoint"]) == [Verdict.FAILS]
+    assert told["kubernetes.devices"][0].why == "because of: pod-resources socket"

@@ -1,0 +1,161 @@
+"""Settings, maps and checks of the jobs of batch systems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builders import FakeClock
+from gpuledger.app.flags import parse, parser
+from gpuledger.config.assemble import assemble
+from gpuledger.model.checks import Finding, Verdict
+from gpuledger.model.settings import build, declared
+from gpuledger.workloads.checks import job_map_checks
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.open import open_job_map, open_slurm
+from gpuledger.workloads.slurm.checks import slurm_checks
+from gpuledger.workloads.slurm.settings import SlurmSettings, is_enabled
+from slurm_tree import SCOPE, Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def settings_for(machine: Machine, enabled: str = "true") -> SlurmSettings:
+    return SlurmSettings(enabled, cgroup_root=str(machine.cgroup), gres_conf=str(machine.gres_conf))
+
+
+def slurm_findings(machine: Machine, enabled: str = "true") -> list[Finding]:
+    checks = slurm_checks(settings_for(machine, enabled), procfs=str(machine.proc), signs=())
+    return [finding for check in checks for finding in check.look()]
+
+
+def test_auto_is_on_where_slurm_has_a_cgroup_or_a_directory(machine: Machine, tmp_path: Path) -> None:
+    auto = settings_for(machine, "auto")
+    assert not is_enabled(auto, "/sys", signs=())
+    assert is_enabled(auto, "/sys", signs=(tmp_path,))
+    machine.folder(f"{SCOPE}/system")
+    assert is_enabled(auto, "/sys", signs=())
+    assert not is_enabled(settings_for(machine, "false"), "/sys", signs=(tmp_path,))
+
+
+def test_the_tree_of_cgroups_is_below_sysfs_unless_it_is_named() -> None:
+    assert SlurmSettings().root("/host/sys") == Path("/host/sys/fs/cgroup")
+    assert SlurmSettings(cgroup_root="/c").root("/host/sys") == Path("/c")
+
+
+def test_the_map_reads_what_the_settings_name(machine: Machine) -> None:
+    machine.gres("Name=gpu File=/dev/nvidia5")
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+    polled = open_slurm(
+        settings_for(machine), clock=FakeClock(), procfs=str(machine.proc), user_name=lambda uid: f"name{uid}"
+    )
+    assert polled.refresh()
+    (job,) = polled.value
+    assert (job.devices[0].name, job.user) == ("5", "name1000")
+
+
+def test_doctor_says_that_there_is_no_slurm(machine: Machine) -> None:
+    (finding,) = slurm_findings(machine, "auto")
+    assert (finding.verdict, finding.why) == (Verdict.SKIPPED, "no Slurm on this machine")
+
+
+def test_doctor_counts_jobs_and_those_with_gpus(machine: Machine) -> None:
+    machine.gres("AutoDetect=nvml")
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+    machine.job("8", pid=200, SLURM_JOB_ID="8")
+    machine.folder(f"{SCOPE}/job_6")
+    jobs, gres = slurm_findings(machine)
+    assert jobs.verdict is gres.verdict is Verdict.WORKS
+    assert jobs.why == "2 running, 1 of them with GPUs; 1 cgroups of ended jobs left behind"
+
+
+@pytest.mark.parametrize(
+    ("variables", "verdict", "remedy"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "9"}, Verdict.WARNING, "--slurm-gres-conf"),
+        ({}, Verdict.UNKNOWN, ""),
+    ],
+)
+def test_doctor_says_why_gpus_of_jobs_are_not_known(
+    machine: Machine, variables: dict[str, str], verdict: Verdict, remedy: str
+) -> None:
+    machine.gres("Name=gpu File=/dev/nvidia0")
+    machine.job("7", **variables)
+    jobs, _ = slurm_findings(machine)
+    assert jobs.verdict is verdict
+    assert "1 of 1 jobs" in jobs.why
+    assert remedy in jobs.remedy
+
+
+def test_doctor_says_that_a_named_gres_conf_is_not_there(machine: Machine) -> None:
+    _, gres = slurm_findings(machine)
+    assert (gres.verdict, gres.why) == (Verdict.WARNING, f"{machine.gres_conf} is not there")
+
+
+def test_doctor_fails_without_a_tree_of_cgroups(machine: Machine) -> None:
+    machine.cgroup.rmdir()
+    jobs, _ = slurm_findings(machine)
+    assert jobs.verdict is Verdict.FAILS
+    assert "--slurm-cgroup-root" in jobs.remedy
+
+
+def test_no_directory_of_jobs_is_no_map(tmp_path: Path) -> None:
+    assert open_job_map(JobMapSettings(), clock=FakeClock()) is None
+    (tmp_path / "0").write_text("7\n")
+    polled = open_job_map(JobMapSettings(str(tmp_path)), clock=FakeClock())
+    assert polled is not None
+    assert polled.refresh()
+    assert len(polled.value) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "verdict"), [(None, Verdict.FAILS), ([], Verdict.WARNING), (["0", "1"], Verdict.WORKS)]
+)
+def test_doctor_looks_into_the_directory_of_jobs(
+    tmp_path: Path, files: list[str] | None, verdict: Verdict
+) -> None:
+    folder = tmp_path / "jobs"
+    if files is not None:
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_text("7\n")
+    (check,) = job_map_checks(JobMapSettings(str(folder)), FakeClock())
+    (finding,) = check.look()
+    assert finding.verdict is verdict
+
+
+def test_doctor_leaves_out_a_directory_of_jobs_that_nobody_named() -> None:
+    (check,) = job_map_checks(JobMapSettings(), FakeClock())
+    (finding,) = check.look()
+    assert finding.verdict is Verdict.SKIPPED
+
+
+def test_flags_are_the_ones_that_users_know() -> None:
+    groups = {"slurm": SlurmSettings, "jobs": JobMapSettings, "containers": ContainerSettings}
+    line = ["--slurm", "false", "--slurm-cgroup-root", "/c", "--slurm-gres-conf", "/g"]
+    line += [
+        "--hpc-job-mapping-dir",
+        "/j",
+        "--hpc-job-kind",
+        "job",
+        "--docker-socket",
+        "",
+        "--podman-socket",
+        "/p",
+    ]
+    given = parse(parser("serve", "", "", groups), groups.values(), line, {})
+    values = assemble(groups.values(), given.flags, {}, None)
+    assert build(SlurmSettings, values) == SlurmSettings("false", "/c", "/g")
+    assert build(JobMapSettings, values) == JobMapSettings("/j", "job")
+    assert build(ContainerSettings, values) == ContainerSettings("", "/p")
+
+
+@pytest.mark.parametrize(("written", "meant"), [(True, "true"), ("off", "false"), ("auto", "auto")])
+def test_slurm_is_switched_as_kubernetes_is_in_yaml_too(written: object, meant: str) -> None:
+    (enabled,) = (item for name, item, _ in declared(SlurmSettings) if name == "enabled")
+    assert enabled.parse(written) == meant

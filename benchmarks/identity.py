@@ -22,8 +22,8 @@ from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, Start
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Allocation
-from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.pod_resources.allocations import Allocations
 from gpuledger.workloads.pod_resources.devices import Grant, PodResources
 from gpuledger.workloads.pods.pod import Pod, Pods
@@ -73,7 +73,7 @@ class Cluster:
         def handed(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
             return allocations.of(told, devices, self.pods)
 
-        self.names = Workloads(knowledge=Maps((), lambda: self.pods, [handed]))
+        self.names = Workloads(knowledge=OwnerIndexes((), lambda: self.pods, [handed]))
 
 
 def node() -> Snapshot:

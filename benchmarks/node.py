@@ -63,7 +63,7 @@ from gpuledger.app.wiring import assemble_node
 from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import PageStore
 from gpuledger.http.routes import Request
 values = json.loads(sys.argv[1])
 made = assemble_node(values)

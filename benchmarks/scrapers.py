@@ -91,7 +91,7 @@ def churn(starts: int = 10_000) -> str:
     from gpuledger.exposition import text
     from gpuledger.ledger.ledger import Ledger
     from gpuledger.ledger.settings import LedgerSettings
-    from gpuledger.model.page import Page
+    from gpuledger.model.node_state import NodeState
     from gpuledger.workloads.naming import Workloads
 
     ledger, names = Ledger(LedgerSettings()), Workloads()
@@ -102,9 +102,9 @@ def churn(starts: int = 10_000) -> str:
     def tick(first: int) -> None:
         crowd = [process(card, pid, ticks=pid) for pid in range(first, first + at_once)]
         seen = names.name(snapshot(reading(card, *crowd), unix=1_700_000_000.0 + first))
-        page = Page(seen.unix, seen.source, seen, ledger.post(seen))
+        page = NodeState(seen.unix, seen.source, seen, ledger.post(seen))
         for dialect in every.values():
-            text.encode_text(dialect.tell(page))
+            text.encode_text(dialect.families(page))
 
     for first in range(0, starts, at_once):
         tick(first)

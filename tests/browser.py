@@ -94,7 +94,7 @@ class Look:
     def hash(self) -> str:
         return urlsplit(self.page.url).fragment
 
-    def tell(self, address: str, change: Callable[[Any], None]) -> None:
+    def families(self, address: str, change: Callable[[Any], None]) -> None:
         """From here on the node's answers from below /api/v1/ say otherwise."""
 
         def changed(route: Route) -> None:

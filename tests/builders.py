@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessType, Start, Usage
 from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
 from gpuledger.model.session import LedgerState
@@ -99,8 +99,8 @@ def snapshot(
     return Snapshot(unix, unix, SOURCE, readings, xids=xids, invalid=invalid, devices_failed=devices_failed)
 
 
-def page(seen: Snapshot | None, ledger: LedgerState | None = None, health: Health | None = None) -> Page:
-    return Page(
+def page(seen: Snapshot | None, ledger: LedgerState | None = None, health: Health | None = None) -> NodeState:
+    return NodeState(
         unix=seen.unix if seen else 1_700_000_000.0,
         source=SOURCE,
         snapshot=seen,

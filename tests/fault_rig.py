@@ -17,7 +17,7 @@ from books_helpers import SETTINGS, assert_books_balance, assert_tells_everythin
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.store.retention import Limits
 from gpuledger.ledger.store.store import Store
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import HostFacts
 from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVLINK_RATE, Quantity
 from gpuledger.model.snapshot import Reading
@@ -144,7 +144,7 @@ class FaultRig(Machine):
 
     def begin(self) -> None:
         """Start the program, in the books of the last run."""
-        self.pages: list[Page] = []
+        self.pages: list[NodeState] = []
         self.before: dict[str, Reading] = {}
         self.store = Store(self.folder, "gpuledger", "boot", self.clock, Limits())
         self.ledger = Ledger(SETTINGS, self.store)
@@ -159,7 +159,7 @@ class FaultRig(Machine):
         )
 
     @property
-    def last(self) -> Page:
+    def last(self) -> NodeState:
         return self.pages[-1]
 
     @property
@@ -168,7 +168,7 @@ class FaultRig(Machine):
         seen = self.last.snapshot
         return {} if seen is None else {reading.device.uuid: reading for reading in seen.readings}
 
-    def page(self, seconds: float = 1.0) -> Page:
+    def page(self, seconds: float = 1.0) -> NodeState:
         """A tick, and what holds after any: no crash, books that add up, no counter that steps back."""
         self.before = self.readings if self.pages and self.source._library.started else {}
         self.clock.advance(seconds)

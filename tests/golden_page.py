@@ -9,7 +9,7 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.family import Distribution
-from gpuledger.model.page import CollectorHealth, Health, MapHealth, Page
+from gpuledger.model.node_state import CollectorHealth, Health, IndexHealth, NodeState
 from gpuledger.model.session import AccountRow, EnergyRow, EnergyState, OwnerRow
 from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
@@ -26,9 +26,9 @@ HEALTH = Health(
         CollectorHealth("events", False, 0.5, None, "NOT_SUPPORTED"),
     ),
     maps=(
-        MapHealth("pods", True, UNIX - 1, 110),
-        MapHealth("pod_resources", False, UNIX - 300, 8, "no socket"),
-        MapHealth("slurm", False, None, 0, "not read yet"),
+        IndexHealth("pods", True, UNIX - 1, 110),
+        IndexHealth("pod_resources", False, UNIX - 300, 8, "no socket"),
+        IndexHealth("slurm", False, None, 0, "not read yet"),
     ),
 )
 
@@ -111,7 +111,7 @@ def golden_snapshot() -> Snapshot:
     )
 
 
-def golden_page() -> Page:
+def golden_page() -> NodeState:
     """The page of that snapshot, with books in which one process shares its GPU and another has gone."""
     seen = golden_snapshot()
     trainer, hostile, _ = seen.readings[0].processes or ()
@@ -145,7 +145,7 @@ def golden_page() -> Page:
         state_seconds={("GPU-0", "", "active"): 12.5, ("GPU-2", "9_0", "idle"): 40.0},
         owners=_owners(seen),
     )
-    return Page(UNIX, SOURCE, seen, books, HEALTH)
+    return NodeState(UNIX, SOURCE, seen, books, HEALTH)
 
 
 def _owners(seen: Snapshot) -> tuple[OwnerRow, ...]:
@@ -157,8 +157,8 @@ def _owners(seen: Snapshot) -> tuple[OwnerRow, ...]:
     )
 
 
-def stale_page() -> Page:
+def stale_page() -> NodeState:
     """The same node when its driver hangs."""
     page = golden_page()
     health = Health(status="no reading for 3.0 s", tried=True, stalled=True, ticks=42)
-    return Page(UNIX + 3, SOURCE, None, page.ledger, health)
+    return NodeState(UNIX + 3, SOURCE, None, page.ledger, health)

@@ -24,9 +24,9 @@ from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DEFAULT, DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, Page
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import PageStore
 from gpuledger.http.routes import Request
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.reader import parse

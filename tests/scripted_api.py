@@ -30,7 +30,7 @@ class ScriptedApi:
         self._changed = Condition()
         self._over = False
 
-    def tell(self, path: str, *changes: tuple[str, Json]) -> None:
+    def families(self, path: str, *changes: tuple[str, Json]) -> None:
         """Kinds and objects of what happens at a path: listed from then on, told to whoever watches it."""
         with self._changed:
             for kind, about in changes:

@@ -198,13 +198,13 @@ def test_nothing_is_asked_for_while_nobody_looks(look: Look, server: Server) -> 
 def test_a_pause_is_no_failure_and_a_stall_is_stale(
     look: Look, status: dict[str, object], words: str
 ) -> None:
-    look.tell("snapshot", lambda told: told["status"].update(status))
+    look.families("snapshot", lambda told: told["status"].update(status))
     expect(look("#fresh")).to_have_text(re.compile(words))
 
 
 def test_what_is_wrong_stands_in_the_header_and_leads_to_health(look: Look) -> None:
     wrong = {"healthy": False, "text": "ledger: the disk is full"}
-    look.tell("snapshot", lambda told: told["status"].update(wrong))
+    look.families("snapshot", lambda told: told["status"].update(wrong))
     expect(look("#verdict")).to_have_text("ledger: the disk is full")
     look("#verdict").click()
     expect(look.section("health").locator("details")).to_have_attribute("open", "")
@@ -213,7 +213,7 @@ def test_what_is_wrong_stands_in_the_header_and_leads_to_health(look: Look) -> N
 
 def test_a_recording_is_not_called_simulated(look: Look) -> None:
     played = {"name": "replay", "detail": "bug.jsonl.gz"}
-    look.tell("snapshot", lambda told: told["source"].update(played))
+    look.families("snapshot", lambda told: told["source"].update(played))
     expect(look("#banner")).to_have_text(re.compile(r"^Recorded data \(bug.jsonl.gz\): played back"))
 
 
@@ -247,7 +247,7 @@ def test_who_held_a_device_before_is_not_called_its_holder(look: Look) -> None:
         gone = {**device["owners"][0], "pod": "gone-before", "present": False, "processes": None}
         device["owners"].insert(0, gone)
 
-    look.tell("snapshot", before)
+    look.families("snapshot", before)
     pass_snapshots(look)
     expect(look.card("4").locator(".owner")).to_have_text(["jupyter-pavel"])
 
@@ -259,7 +259,7 @@ def test_of_large_snapshots_not_every_one_is_asked_for(look: Look) -> None:
         told["padding"] = "x" * 500_000
         ticks.append(told["tick"])
 
-    look.tell("snapshot", large)
+    look.families("snapshot", large)
     pass_snapshots(look, 3)
     assert ticks[-1] - ticks[-2] > 1
 
@@ -269,7 +269,7 @@ def test_a_pointer_left_on_the_rows_does_not_gather_all_that_ever_ended(look: Lo
         one = told["processes"][0]
         told["processes"] = [{**one, "pid": told["tick"] * 1000 + n} for n in range(60)]
 
-    look.tell("snapshot", others)
+    look.families("snapshot", others)
     pass_snapshots(look, 2)
     look.rows().first.hover()
     most = 0
@@ -287,7 +287,7 @@ def test_a_job_that_becomes_known_later_is_found_by_the_filter(look: Look) -> No
         told_of.append(told["tick"])
         told["processes"][0]["job"] = "4711" if len(told_of) > 3 else ""
 
-    look.tell("snapshot", later)
+    look.families("snapshot", later)
     look("#processes input").fill("4711")
     expect(look.rows()).to_have_count(1)
 

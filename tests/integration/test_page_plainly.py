@@ -139,7 +139,7 @@ def no_states(told: Any) -> None:
 def test_tiles_of_what_is_not_known_have_no_colour_of_a_state(
     look: Look, change: Callable[[Any], None]
 ) -> None:
-    look.tell("snapshot", change)
+    look.families("snapshot", change)
     look.open()
     for name in ("free", "held"):
         expect(look(f"#tile-{name}")).to_have_text("\N{EN DASH}")
@@ -155,7 +155,7 @@ def test_a_check_that_was_skipped_is_no_failure_in_a_panel_of_failures(look: Loo
         levels = ("fails", "skipped")
         told["findings"] = [{**finding, "check": level, "level": level} for level in levels]
 
-    look.tell("health", one_fails)
+    look.families("health", one_fails)
     look.open()
     expect(look("#health")).to_have_attribute("data-level", "failure")
     skipped = "#health .findings li[data-level=unknown] .state"
@@ -168,7 +168,7 @@ def test_in_a_narrow_header_a_long_verdict_gives_way_to_the_node_and_the_freshne
 ) -> None:
     wrong = "ledger: the disk is full; " * 6
     with looking(browser, server.url, viewport={"width": 1280, "height": 800}) as look:
-        look.tell("snapshot", lambda told: told["status"].update(healthy=False, text=wrong))
+        look.families("snapshot", lambda told: told["status"].update(healthy=False, text=wrong))
         look.open()
         expect(look("#verdict")).to_have_attribute("data-healthy", "no")
         whole = "(node) => node.scrollWidth <= node.clientWidth + 1"
@@ -225,7 +225,7 @@ def test_the_table_of_processes_fits_its_box_or_scrolls_with_all_its_columns(
     browser: Browser, server: Server, change: Callable[[Any], None]
 ) -> None:
     with looking(browser, server.url, viewport={"width": 1280, "height": 800}) as look:
-        look.tell("snapshot", change)
+        look.families("snapshot", change)
         look.open()
         inside = """(scroller) => {
             scroller.scrollLeft = scroller.scrollWidth;
@@ -246,7 +246,7 @@ def test_only_where_nothing_was_ever_read_there_are_no_readings_yet(
         (part,) = (one for one in told["collectors"] if one["name"] == "source")
         part["last_success"] = None if ago is None else part["last_success"] - ago
 
-    look.tell("snapshot", nothing_read)
-    look.tell("health", source)
+    look.families("snapshot", nothing_read)
+    look.families("health", source)
     look.open()
     expect(look("#fresh")).to_have_text(re.compile(words))

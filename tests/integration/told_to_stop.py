@@ -21,7 +21,7 @@ PHASES = {
         "naming": "gpuledger.workloads.naming:Workloads.name",
         "posting": "gpuledger.ledger.ledger:Ledger.post",
         "storing": "gpuledger.ledger.store.store:Store._write",
-        "publishing": "gpuledger.outputs.pages:PageStore.publish",
+        "publishing": "gpuledger.outputs.metrics_pages:PageStore.publish",
     },
     "agent": {
         "reading-its-file": "gpuledger.cli.agent:read_agent_config",

@@ -14,7 +14,7 @@ from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.loop import TargetLoop
 from gpuledger.agent.scrape.pool import Pool
 from gpuledger.agent.scrape.state import GroupTotals, PageMemory
-from gpuledger.model.page import MapHealth
+from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 
@@ -35,7 +35,7 @@ class AgentView:
     error: str
     configured: float
     reports: tuple[SelectionReport, ...] = ()
-    watches: tuple[MapHealth, ...] = ()
+    watches: tuple[IndexHealth, ...] = ()
     shard: Shard | None = None
     waiting: str = ""
     former: tuple[Shard, ...] = ()

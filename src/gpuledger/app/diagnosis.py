@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Thread
 from typing import Any, Final, TextIO
 
-from gpuledger.config.node import map_settings
+from gpuledger.config.node import owner_index_settings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.settings import HostSettings
@@ -22,7 +22,7 @@ from gpuledger.model.settings import build
 from gpuledger.model.text import is_utf8
 from gpuledger.outputs.checks import web_config_checks
 from gpuledger.workloads.checks import container_checks, job_map_checks
-from gpuledger.workloads.open import MapSettings
+from gpuledger.workloads.open import OwnerIndexSettings
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
 from gpuledger.workloads.pods.checks import device_uuids, kubernetes_checks
 from gpuledger.workloads.slurm.checks import slurm_checks
@@ -181,14 +181,14 @@ def diagnose_serving(
     the addresses, which it holds itself.
     """
     host = build(HostSettings, values)
-    maps = () if simulated else map_checks(map_settings(values), host, environment)
+    maps = () if simulated else map_checks(owner_index_settings(values), host, environment)
     web = web_config_checks(build(HttpSettings, values))
     books = books_checks(build(StoreSettings, values), environment, made_up=simulated)
     return run_checks((*host_checks(host, environment, local=not simulated), *maps, *books, *web))
 
 
 def map_checks(
-    settings: MapSettings,
+    settings: OwnerIndexSettings,
     host: HostSettings,
     environment: Mapping[str, str],
     devices: Callable[[], tuple[Device, ...] | None] = lambda: None,

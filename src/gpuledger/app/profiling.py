@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpuledger.host.background import Polled
-from gpuledger.model.page import MapHealth, Page
+from gpuledger.host.background import PolledIndex
+from gpuledger.model.node_state import IndexHealth, NodeState
 from gpuledger.model.source import Clock
 from gpuledger.sources.dcgm_exporter.profiling import Told, ask, with_profiling
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
@@ -18,10 +18,10 @@ class Profiling:
         nothing: Told = {}
         read = partial(ask, settings.url)
         self._period = settings.period
-        self._polled = Polled("dcgm_exporter", read, nothing, period=settings.period, clock=clock)
+        self._polled = PolledIndex("dcgm_exporter", read, nothing, period=settings.period, clock=clock)
 
     @property
-    def health(self) -> MapHealth:
+    def health(self) -> IndexHealth:
         """How the last asking went."""
         return self._polled.health
 
@@ -33,7 +33,7 @@ class Profiling:
         """Ask no more."""
         self._polled.stop()
 
-    def added_to(self, page: Page) -> Page:
+    def added_to(self, page: NodeState) -> NodeState:
         """The Page with it, where NVML told none of it."""
         return with_profiling(page, self._polled.value, self._polled.health, self._period)
 

@@ -17,25 +17,25 @@ from gpuledger.app.wiring import (
     told_unasked,
     vocabularies,
 )
-from gpuledger.config.node import map_settings
+from gpuledger.config.node import owner_index_settings
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.files import FileStates, FileWatch
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.open import limits_of
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.page import ReloadHealth
+from gpuledger.model.node_state import ReloadHealth
 from gpuledger.model.settings import build, declared, reload_of
 from gpuledger.model.source import Source
 from gpuledger.node.loop import Refit, TickHangs
 from gpuledger.node.settings import NodeSettings, ReloadSettings
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.knowledge import Maps
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.slurm.settings import SlurmSettings
 
@@ -188,7 +188,7 @@ class Reloader:
     def _take(self, found: Changes, states: FileStates) -> None:
         values, parts = found.values, self._parts
         every = vocabularies(values)
-        pages = PageStore(
+        pages = MetricsPages(
             every, parts.clock, parts.pages.page, told_unasked(values, every), shown_beside(values)
         )
         listeners = listeners_of(values, every, pages, parts)
@@ -220,7 +220,7 @@ class Reloader:
             set_up(build(LogSettings, values))
         self._values = values
 
-    def _refit(self, values: Mapping[str, Any], source: Source | None, maps: Maps | None) -> Refit:
+    def _refit(self, values: Mapping[str, Any], source: Source | None, maps: OwnerIndexes | None) -> Refit:
         interval = build(NodeSettings, values).interval
         return Refit(
             source=source,
@@ -237,8 +237,8 @@ class Reloader:
         settings = replace(build(SourceSettings, values), source=self._parts.source.info.name)
         return self._parts.ground.source(settings, build(SmiSettings, values))
 
-    def _new_maps(self, values: Mapping[str, Any], touched: set[Path]) -> Maps | None:
-        same = map_settings(values) == map_settings(self._values)
+    def _new_maps(self, values: Mapping[str, Any], touched: set[Path]) -> OwnerIndexes | None:
+        same = owner_index_settings(values) == owner_index_settings(self._values)
         if same and touched.isdisjoint(files_of(_OF_MAPS, values)):
             return None
         maps = self._parts.ground.maps(values, self._parts.source.info)

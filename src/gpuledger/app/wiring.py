@@ -16,7 +16,7 @@ from gpuledger.app.control import Control
 from gpuledger.app.control_socket import open_doorway
 from gpuledger.app.profiling import Profiling, open_profiling
 from gpuledger.config.dcgm import dcgm_settings, read_collectors
-from gpuledger.config.node import map_settings
+from gpuledger.config.node import owner_index_settings
 from gpuledger.dialects.catalogue import dialects, known
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
@@ -38,7 +38,7 @@ from gpuledger.ledger.store.open import open_store
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.checks import Finding
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
-from gpuledger.model.page import Dialect, MapHealth, Page
+from gpuledger.model.node_state import Dialect, IndexHealth, NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot, SourceInfo
@@ -46,7 +46,7 @@ from gpuledger.model.source import Clock, Source
 from gpuledger.node.device_log import Census, InstanceLog
 from gpuledger.node.loop import Namer, Node
 from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.outputs.responses import health_routes
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.open import open_source
@@ -58,9 +58,9 @@ from gpuledger.web.api.recent import STEP
 from gpuledger.web.api.snapshot import WANTS as SNAPSHOT_WANTS
 from gpuledger.web.routes import PREFIX, landing, not_served, page_routes, served
 from gpuledger.web.settings import Links, WebSettings
-from gpuledger.workloads.knowledge import Maps
 from gpuledger.workloads.naming import Workloads
-from gpuledger.workloads.open import Machine, open_maps
+from gpuledger.workloads.open import Machine, open_owner_indexes
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 
 if TYPE_CHECKING:
     from gpuledger.http.web_config.web import Web
@@ -103,12 +103,16 @@ class Ground:
         """The Source of these settings; raises UsageError for one that is not there."""
         return open_source(settings, smi, self.host, self.clock, self.pci)
 
-    def maps(self, values: Mapping[str, Any], source: SourceInfo) -> Maps:
+    def maps(self, values: Mapping[str, Any], source: SourceInfo) -> OwnerIndexes:
         """Who owns what; none of a machine that is made up, recorded or far away: this one knows nothing."""
         local = source.name == "nvml" or (source.name == "smi" and not source.detail)
-        return open_maps(map_settings(values), self.machine, environ, self.clock) if local else Maps()
+        return (
+            open_owner_indexes(owner_index_settings(values), self.machine, environ, self.clock)
+            if local
+            else OwnerIndexes()
+        )
 
-    def naming(self, maps: Maps) -> Namer:
+    def naming(self, maps: OwnerIndexes) -> Namer:
         """What names a Snapshot by these maps."""
         return Workloads(self.users.name, maps if len(maps) else None).name
 
@@ -123,10 +127,10 @@ class Parts:
     ground: Ground
     source: Source
     node: Node
-    pages: PageStore
+    pages: MetricsPages
     ledger: Ledger
     store: Store | None
-    maps: Maps
+    maps: OwnerIndexes
     control: Control
     profiling: Profiling | None = None
     api: Api | None = None
@@ -136,7 +140,7 @@ class Parts:
         """The node's own."""
         return self.ground.clock
 
-    def map_health(self) -> tuple[MapHealth, ...]:
+    def map_health(self) -> tuple[IndexHealth, ...]:
         """Of the present maps, and of whoever else is asked beside the tick."""
         other = () if self.profiling is None else (self.profiling.health,)
         return (*self.maps.health(), *other)
@@ -207,7 +211,7 @@ def assemble_parts(
     source = ground.source(build(SourceSettings, values), build(SmiSettings, values))
     maps = ground.maps(values, source.info)
     profiling = open_profiling(build(DcgmExporterSourceSettings, values), clock)
-    pages = PageStore(every, clock, Page(unix=clock.unix(), source=source.info), listed, beside)
+    pages = MetricsPages(every, clock, NodeState(unix=clock.unix(), source=source.info), listed, beside)
     store = doorway = None
     if keeps_books:
         store = open_store(build(StoreSettings, values), source.info, ground.host.boot_id, clock, environ)
@@ -221,14 +225,14 @@ def assemble_parts(
 
     census, instances = Census(build(CensusSettings, values).expected), InstanceLog()
 
-    def publish(page: Page) -> None:
+    def publish(page: NodeState) -> None:
         census.take(page.snapshot)
         instances.take(page.snapshot)
         # After the books: what another program says is late, and not for them.
         parts.pages.publish(page if profiling is None else profiling.added_to(page))
         published()
 
-    def health() -> tuple[MapHealth, ...]:
+    def health() -> tuple[IndexHealth, ...]:
         return parts.map_health()
 
     ledger = Ledger(build(LedgerSettings, values), store)
@@ -302,7 +306,7 @@ def shown_beside(values: Mapping[str, Any]) -> frozenset[Quantity]:
 
 
 def listeners_of(
-    values: Mapping[str, Any], every: Mapping[str, Dialect], pages: PageStore, parts: Parts
+    values: Mapping[str, Any], every: Mapping[str, Dialect], pages: MetricsPages, parts: Parts
 ) -> Listeners:
     """What is answered at each address: metrics from `pages`, all else of the Page that `parts` show.
 

@@ -21,7 +21,7 @@ from gpuledger.dialects.catalogue import known
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_specs
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
-from gpuledger.model.page import Dialect, Page
+from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.settings import build
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import TextfileSettings
@@ -159,7 +159,7 @@ def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
     return body
 
 
-def _check_read(page: Page) -> None:
+def _check_read(page: NodeState) -> None:
     if not page.health.tried:
         raise GpuledgerError("the reading failed, as told above: an error of gpuledger; please report it")
     if page.snapshot is None:

@@ -14,7 +14,7 @@ from gpuledger import __version__
 from gpuledger.app.diagnosis import NEEDED, as_json, as_table, exit_code, map_checks, run_checks
 from gpuledger.app.flags import begin
 from gpuledger.app.wiring import read_once
-from gpuledger.config.node import NODE, map_settings
+from gpuledger.config.node import NODE, owner_index_settings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import NoHost
@@ -99,7 +99,9 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     # Read by whichever check is the first to ask, and only once.
     once = cache(lambda: read_once(values))
     maps = (
-        () if simulated else map_checks(map_settings(values), host, environment, lambda: _devices_of(once()))
+        ()
+        if simulated
+        else map_checks(owner_index_settings(values), host, environment, lambda: _devices_of(once()))
     )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),

@@ -27,7 +27,7 @@ from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.open import MapSettings
+from gpuledger.workloads.open import OwnerIndexSettings
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.slurm.settings import SlurmSettings
 
@@ -103,9 +103,9 @@ _REPORTS = (Prices, FleetSettings, ReportSettings, ExplainSettings)
 EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), *TOP.values(), *_REPORTS})
 
 
-def map_settings(values: Mapping[str, Any]) -> MapSettings:
+def owner_index_settings(values: Mapping[str, Any]) -> OwnerIndexSettings:
     """The maps that these values (`config.assemble`) ask for."""
-    return MapSettings(
+    return OwnerIndexSettings(
         build(KubernetesSettings, values),
         build(PodResourcesSettings, values),
         build(SlurmSettings, values),

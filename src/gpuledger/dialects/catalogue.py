@@ -12,7 +12,7 @@ from gpuledger.dialects.process_session import Rows, process_dialect, session_di
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.model.errors import unknown
-from gpuledger.model.page import Dialect
+from gpuledger.model.node_state import Dialect
 
 
 def dialects(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gpuledger.dialects.labels import gpu_label
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.family import Family, FamilySpec, LabelValues
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import EnergyRow
@@ -74,7 +74,7 @@ class EnergyDialect:
             self._active,
         )
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         """The families of one Page. Energy stays while there is no Snapshot; what a process does now goes."""
         families = tuple(Family(spec) for spec in self.specs)
         energy, measured, sm, bandwidth, memory, start, active = families

@@ -8,7 +8,7 @@ from gpuledger.dialects.labels import gpu_label
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.model.devices import Device
 from gpuledger.model.family import Family, FamilySpec, LabelValues
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -55,7 +55,7 @@ class Rows:
             source="process lists usedGpuMemory; nvmlDeviceGetMemoryInfo_v2 total",
         )
         self.specs = (self._info, self._utilization, self._memory_utilization)
-        self._last: tuple[Page, Told] | None = None
+        self._last: tuple[NodeState, Told] | None = None
 
     def gpu(self, device: Device) -> str:
         """The `gpu` label of a Device."""
@@ -65,7 +65,7 @@ class Rows:
         """The processes that these dialects count: all but the merely graphic ones, unless asked."""
         return (process for process in processes if self.settings.graphics or process.computes)
 
-    def tell(self, page: Page) -> Told:
+    def families(self, page: NodeState) -> Told:
         """The process rows of a page; none at all while there is no Snapshot."""
         last = self._last
         if last is not None and last[0] is page:
@@ -78,11 +78,11 @@ class Rows:
         return families
 
     def _tell_device(
-        self, reading: Reading, processes: tuple[GpuProcess, ...], page: Page, families: Told
+        self, reading: Reading, processes: tuple[GpuProcess, ...], page: NodeState, families: Told
     ) -> None:
         info, utilization, memory_utilization = families
         gpu = self.gpu(reading.device)
-        untold = page.ledger.untold.get(reading.device.uuid, frozenset())
+        untold = page.ledger.omitted.get(reading.device.uuid, frozenset())
         total = reading.get(MEMORY_TOTAL)
         anybody = False
         for process in self.counted(processes):
@@ -112,7 +112,7 @@ class Rows:
         return ("" if process.memory is None else f"{process.memory // _MIB}MiB",)
 
 
-Count = Callable[[Page, Reading], int | None]
+Count = Callable[[NodeState, Reading], int | None]
 
 
 class CountedDialect:
@@ -128,7 +128,7 @@ class CountedDialect:
         self._total = total
         self._count = count
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         """The families of one Page."""
         by_gpu, everything = Family(self._per_gpu), Family(self._total)
         if page.snapshot is not None:
@@ -137,7 +137,7 @@ class CountedDialect:
                 by_gpu.add(self._count(page, reading), *node, self._rows.gpu(reading.device))
             if _is_whole(page.snapshot):
                 everything.add(sum(by_gpu.samples.values()), *node)
-        return (by_gpu, everything, *self._rows.tell(page))
+        return (by_gpu, everything, *self._rows.families(page))
 
 
 def _is_whole(snapshot: Snapshot) -> bool:
@@ -148,7 +148,7 @@ def _is_whole(snapshot: Snapshot) -> bool:
 def process_dialect(rows: Rows) -> CountedDialect:
     """`gpu_process_count`, `gpu_total_processes` and the process rows."""
 
-    def count(_page: Page, reading: Reading) -> int | None:
+    def count(_page: NodeState, reading: Reading) -> int | None:
         if reading.processes is None:
             return None
         return sum(1 for _ in rows.counted(reading.processes))
@@ -173,7 +173,7 @@ def process_dialect(rows: Rows) -> CountedDialect:
 def session_dialect(rows: Rows) -> CountedDialect:
     """`gpu_session_count`, `gpu_total_sessions` and the process rows."""
 
-    def count(page: Page, reading: Reading) -> int | None:
+    def count(page: NodeState, reading: Reading) -> int | None:
         computing = page.ledger.compute_sessions.get(reading.device.uuid)
         if computing is None or not rows.settings.graphics:
             return computing

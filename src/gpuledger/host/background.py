@@ -14,7 +14,7 @@ from threading import Condition, Thread
 from typing import Generic, Protocol, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.page import MapHealth
+from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 log = logging.getLogger("gpuledger.workloads")
@@ -29,11 +29,11 @@ _LONGEST_BACKOFF = 60.0
 _LEAST_GAP = 1.0
 
 
-class OwnerMap(Protocol):
+class OwnerIndex(Protocol):
     """What is the same of every map. Its value is read through its own type."""
 
     @property
-    def health(self) -> MapHealth:
+    def health(self) -> IndexHealth:
         """How it stands now."""
 
     def start(self) -> None:
@@ -46,7 +46,7 @@ class OwnerMap(Protocol):
         """Somebody is not in it yet: look again soon. Cheap, and harmless when called every tick."""
 
 
-def is_tried(health: MapHealth) -> bool:
+def is_tried(health: IndexHealth) -> bool:
     """Whether there was a first try, well or not."""
     return health.success or health.error != NOT_READ
 
@@ -56,7 +56,7 @@ def internal_error(error: Exception) -> str:
     return f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
 
 
-class BesideTick:
+class BackgroundIndex:
     """What every OwnerMap with a thread of its own has: its health, and how the thread begins and ends.
 
     `_run` is what the thread does: it waits for `_changed`, and returns when `_stopping` is set.
@@ -66,14 +66,14 @@ class BesideTick:
         self.name = name
         self._clock = clock
         self._random = random or Random()
-        self._health = MapHealth(name, success=False, error=NOT_READ)
+        self._health = IndexHealth(name, success=False, error=NOT_READ)
         self._failures = 0
         self._stopping = False
         self._changed = Condition()
         self._thread = Thread(target=self._run, name=f"map {name}", daemon=True)
 
     @property
-    def health(self) -> MapHealth:
+    def health(self) -> IndexHealth:
         """How the last try went, and since when the value is not certain any more."""
         return self._health
 
@@ -97,7 +97,7 @@ class BesideTick:
         raise NotImplementedError
 
     def _succeeded(self, entries: int) -> None:
-        self._health = MapHealth(self.name, success=True, last_success=self._clock.unix(), entries=entries)
+        self._health = IndexHealth(self.name, success=True, last_success=self._clock.unix(), entries=entries)
 
     def _failed(self, error: str) -> None:
         """What was known stays."""
@@ -105,7 +105,7 @@ class BesideTick:
         self._health = replace(self._health, success=False, error=error)
 
 
-class Polled(BesideTick, Generic[T]):
+class PolledIndex(BackgroundIndex, Generic[T]):
     """An OwnerMap whose whole value is read anew every `period` seconds, by a thread of its own.
 
     `read` raises GpuledgerError (or OSError) with one line that names the thing and the remedy. `value` is

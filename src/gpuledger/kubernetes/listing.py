@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from gpuledger.host.background import BesideTick, internal_error
+from gpuledger.host.background import BackgroundIndex, internal_error
 from gpuledger.kubernetes.client import ApiClient, Interrupted, Refused
 from gpuledger.kubernetes.fields import mapping
 from gpuledger.kubernetes.stream import ListReader, NotJson, lines
@@ -75,7 +75,7 @@ _SHORTEST_PAUSE: Final = 1.0
 _LONG_ENOUGH: Final = 10.0
 
 
-class ListWatch(BesideTick, Generic[T]):
+class ListWatch(BackgroundIndex, Generic[T]):
     """What is at one path of the API server, in a thread of its own.
 
     The list is answered from the server's cache (resourceVersion=0), the watch lasts about `watch_seconds`

@@ -185,7 +185,7 @@ class Ledger:
         state = LedgerState(
             compute_sessions=compute,
             graphics_sessions=graphics,
-            untold=untold,
+            omitted=untold,
             xids=xids,
             xid_times=times,
             invalid=self._state.invalid + snapshot.invalid,

@@ -128,7 +128,7 @@ class LedgerState:
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
     graphics_sessions: Mapping[str, int] = field(default_factory=dict)
-    untold: Mapping[str, frozenset[ProcessKey]] = field(default_factory=dict)
+    omitted: Mapping[str, frozenset[ProcessKey]] = field(default_factory=dict)
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
     xid_times: Mapping[tuple[str, int], float] = field(default_factory=dict)
     invalid: int = 0

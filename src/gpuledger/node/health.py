@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from gpuledger.model.page import CollectorHealth, Health, MapHealth, PauseHealth, ReloadHealth
+from gpuledger.model.node_state import CollectorHealth, Health, IndexHealth, PauseHealth, ReloadHealth
 from gpuledger.model.snapshot import Collected, Snapshot
 
 SOURCE = "source"
@@ -22,7 +22,7 @@ class Vitals:
     """
 
     def __init__(
-        self, started: float, interval: float, maps: Callable[[], tuple[MapHealth, ...]] = tuple
+        self, started: float, interval: float, maps: Callable[[], tuple[IndexHealth, ...]] = tuple
     ) -> None:
         self._started = started
         self.maps = maps

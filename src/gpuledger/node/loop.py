@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Condition, Event, Lock, Thread
 
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
-from gpuledger.model.page import Health, MapHealth, Page, PauseHealth, ReloadHealth
+from gpuledger.model.node_state import Health, IndexHealth, NodeState, PauseHealth, ReloadHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Snapshot
@@ -101,11 +101,11 @@ class Node:
         *,
         name: Namer,
         post: Poster,
-        publish: Callable[[Page], None],
+        publish: Callable[[NodeState], None],
         wanted: Callable[[], frozenset[Quantity]],
         clock: Clock,
         interval: float,
-        maps: Callable[[], tuple[MapHealth, ...]] = tuple,
+        maps: Callable[[], tuple[IndexHealth, ...]] = tuple,
         interrupted: Callable[[], None] = lambda: None,
         pausable: bool = False,
     ) -> None:
@@ -127,7 +127,7 @@ class Node:
         self._stop = Event()
         self._published = Condition()
         self._last_page: float | None = None
-        self._newest: Page | None = None
+        self._newest: NodeState | None = None
         self._pages = 0
         self._began = clock.elapsed()
         self._stalled = False
@@ -156,7 +156,7 @@ class Node:
         if not self._threads[0].is_alive():
             self._source.close()
 
-    def tick(self) -> Page:
+    def tick(self) -> NodeState:
         """Read, name and post once, publish the Page and answer it.
 
         Whatever goes wrong is told on the Page: the loop outlives any single tick. In a pause nothing is
@@ -198,7 +198,7 @@ class Node:
             self._rest(pause)
         return pause
 
-    def resume(self, patience: float = _PATIENCE) -> Page | None:
+    def resume(self, patience: float = _PATIENCE) -> NodeState | None:
         """End the pause, and answer the Page of the first tick after it; None when there was no pause.
 
         Raises GpuledgerError when that tick does not come back in time.
@@ -240,7 +240,7 @@ class Node:
     def _end_pause(self) -> None:
         self._pause, self._vitals.pause = None, PauseHealth()
 
-    def _rest(self, pause: Pause) -> Page:
+    def _rest(self, pause: Pause) -> NodeState:
         status = str(pause)
         with self._published:
             unix = self._clock.unix()
@@ -250,7 +250,7 @@ class Node:
             log.info("%s", status)
         return page
 
-    def _tick(self, began: float) -> Page:
+    def _tick(self, began: float) -> NodeState:
         snapshot: Snapshot | None = None
         parts: list[Collected] = []
         try:
@@ -272,7 +272,7 @@ class Node:
         self._note(self._clock.elapsed() - began)
         return page
 
-    def _come_by(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:
+    def _come_by(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
         """The Page of a tick that came back; `_published` is held."""
         page = self._newest = self._show(snapshot, unix, health)
         self._pages += 1
@@ -304,9 +304,9 @@ class Node:
         finally:
             parts.append(Collected(name, self._clock.elapsed() - began, trouble))
 
-    def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> Page:
+    def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
         source = snapshot.source if snapshot else self._source.info
-        page = Page(unix=unix, source=source, snapshot=snapshot, ledger=self._ledger, health=health)
+        page = NodeState(unix=unix, source=source, snapshot=snapshot, ledger=self._ledger, health=health)
         self._publish(page)
         return page
 

@@ -105,7 +105,7 @@ class Teller:
         self._counts = counts
         self._interval = interval
 
-    async def tell(self, monitor: Monitor) -> float | None:
+    async def families(self, monitor: Monitor) -> float | None:
         """Write the status if it is not so already; seconds until it may be, or has to be looked at again.
 
         Raises as Api.merge does.

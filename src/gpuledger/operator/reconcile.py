@@ -121,7 +121,7 @@ class Reconciler:
         if self._is_gone(monitor) or is_ending(monitor.body):
             return after
         try:
-            told = await self._teller.tell(monitor)
+            told = await self._teller.families(monitor)
         except GpuledgerError as error:
             log.warning("%s: its status could not be written: %s", monitor.name, error)
             told = _STATUS_PAUSE

@@ -15,7 +15,7 @@ from dataclasses import replace
 from gpuledger.exposition.negotiation import Format, accepts_gzip, choose_format
 from gpuledger.http.routes import HEALTH, HEALTHY, READY, Handler, Request, Response, plain
 from gpuledger.model.family import Family
-from gpuledger.model.page import Page, ReloadHealth
+from gpuledger.model.node_state import NodeState, ReloadHealth
 
 
 def probes(unready: Callable[[], str]) -> dict[str, Handler]:
@@ -31,7 +31,7 @@ def probes(unready: Callable[[], str]) -> dict[str, Handler]:
     return {HEALTHY: healthy, READY: ready}
 
 
-def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
+def health_routes(current: Callable[[], NodeState]) -> dict[str, Handler]:
     """The three paths, answered from the Page that `current` gives."""
 
     def unready() -> str:
@@ -44,7 +44,7 @@ def health_routes(current: Callable[[], Page]) -> dict[str, Handler]:
     return {**probes(unready), HEALTH: health}
 
 
-def describe(page: Page) -> str:
+def describe(page: NodeState) -> str:
     """The verdict; how many ticks were made, and how often; the maps of owners that fail; and settings that
     could not be taken.
     """
@@ -66,7 +66,7 @@ def _settings(reload: ReloadHealth | None) -> str:
     return lines
 
 
-def verdict(page: Page) -> str:
+def verdict(page: NodeState) -> str:
     """`OK`, or with the reason `DEGRADED` (part of the data is missing), `STALE` (all is), `PAUSED` (all is,
     because somebody asked for it), `NOT READY`.
     """

@@ -223,7 +223,7 @@ class TopApp(App[None]):
         gap: list[Line] = [()] if (height or self.size.height) >= ROOMY else []
         self.caption.show([*gap, told], coloured=self._coloured)
         if self._sheet is not None and self._subject is not None:
-            self._sheet.tell(*self._subject.told(picture))
+            self._sheet.families(*self._subject.told(picture))
 
     def _share_height(self, devices: int, height: int) -> None:
         """All GPUs where there is room; at least three processes, and at most half of the screen else."""

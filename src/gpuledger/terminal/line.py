@@ -58,7 +58,7 @@ class Column(Generic[R]):
     heading: str
     least: int
     rank: int
-    tell: Callable[[R], Line]
+    families: Callable[[R], Line]
     right: bool = False
     flexible: bool = False
     most: int = 60
@@ -128,7 +128,7 @@ def _grow(growing: Sequence[Column[R]], widths: dict[str, int], wanted: dict[str
 
 
 def _wanted(column: Column[R], rows: Sequence[R], most: int | None) -> int:
-    longest = max((width_of(column.tell(row)) for row in rows), default=0)
+    longest = max((width_of(column.families(row)) for row in rows), default=0)
     longest = max(longest, cell_len(column.heading), column.least if most is not None else 0)
     return longest if most is None else min(longest, max(most, column.least))
 
@@ -139,7 +139,7 @@ def row_line(placed: Sequence[Placed[R]], row: R, glyphs: Glyphs, gap: int = 1) 
     for number, item in enumerate(placed):
         if number:
             spans.append((" " * gap, ""))
-        spans += fitted(item.column.tell(row), item.width, glyphs, right=item.column.right)
+        spans += fitted(item.column.families(row), item.width, glyphs, right=item.column.right)
     return tuple(spans)
 
 

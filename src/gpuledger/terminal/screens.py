@@ -153,7 +153,7 @@ class Sheet(ModalScreen[None]):
             box.border_subtitle = "esc"
             yield Static(self._text(), id="facts", markup=False)
 
-    def tell(self, title: str, facts: Sequence[Fact]) -> None:
+    def families(self, title: str, facts: Sequence[Fact]) -> None:
         """Other facts, as of the next picture."""
         self._title, self.facts = title, facts
         if self.is_mounted:

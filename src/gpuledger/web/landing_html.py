@@ -13,7 +13,7 @@ from html import escape
 from gpuledger import __version__
 from gpuledger.http.routes import Response
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import (
     MEMORY_TOTAL,
     MEMORY_USED,
@@ -170,7 +170,7 @@ def content_security_policy() -> str:
 _REFRESH_SECONDS = 5
 
 
-def render(page: Page, links: Links, view: View) -> str:
+def render(page: NodeState, links: Links, view: View) -> str:
     """The whole document. Every text that comes from outside is escaped."""
     refresh = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">\n' if view.refreshing else ""
     return f"""\
@@ -201,7 +201,7 @@ def render(page: Page, links: Links, view: View) -> str:
 """
 
 
-def _banner(page: Page) -> str:
+def _banner(page: NodeState) -> str:
     source = page.source
     if not source.simulated:
         return ""
@@ -210,7 +210,7 @@ def _banner(page: Page) -> str:
     return f'<p class="banner" role="note">{told}</p>\n'
 
 
-def _state(page: Page, view: View) -> str:
+def _state(page: NodeState, view: View) -> str:
     source = page.source
     read_by = f"source {source.name}"
     if source.driver_version:
@@ -220,14 +220,14 @@ def _state(page: Page, view: View) -> str:
     )
 
 
-def _age(page: Page, now: float) -> str:
+def _age(page: NodeState, now: float) -> str:
     if page.snapshot is None:
         return "There are no readings;"
     # A clock that was set back must not make data from the future.
     return f"Read {max(0.0, now - page.snapshot.unix):.0f} s ago;"
 
 
-def _devices(page: Page) -> str:
+def _devices(page: NodeState) -> str:
     if page.snapshot is None:
         return f"<p>No GPU is shown because nothing could be read: {escape(page.health.status)}</p>"
     if not page.snapshot.readings:

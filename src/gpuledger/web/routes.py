@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gpuledger.http.routes import Handler, Later, Request, Response
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.settings import STILL, Links, View
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuledger.web.api.handlers import Handlers
 
 
-def landing(current: Callable[[], Page], links: Links, clock: Clock, path: str = "/") -> Handler:
+def landing(current: Callable[[], NodeState], links: Links, clock: Clock, path: str = "/") -> Handler:
     """The handler of `path` for the Page that `current` gives."""
 
     def serve(request: Request) -> Response:
@@ -32,7 +32,7 @@ def landing(current: Callable[[], Page], links: Links, clock: Clock, path: str =
 
 
 def page_routes(
-    current: Callable[[], Page], links: Links, clock: Clock
+    current: Callable[[], NodeState], links: Links, clock: Clock
 ) -> tuple[dict[str, Handler], dict[str, Handler]]:
     """What is answered at exact paths, and below which prefixes: for the routes of a listener.
 

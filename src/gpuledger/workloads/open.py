@@ -9,7 +9,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
 
-from gpuledger.host.background import OwnerMap, Polled
+from gpuledger.host.background import OwnerIndex, PolledIndex
 from gpuledger.kubernetes.settings import KubernetesSettings, is_enabled, node_name
 from gpuledger.model.devices import Device
 from gpuledger.model.source import Clock
@@ -21,7 +21,7 @@ from gpuledger.workloads.job_map.files import NO_MAP, JobMap, JobMapReader
 from gpuledger.workloads.job_map.files import allocations as mapped_allocations
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.joining import enrich
-from gpuledger.workloads.knowledge import Allocations, Maps
+from gpuledger.workloads.owner_indexes import Allocations, OwnerIndexes
 from gpuledger.workloads.pod_resources.allocations import Allocations as Granted
 from gpuledger.workloads.pod_resources.map import pod_resources_map
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 JOB_MAP_PERIOD = 5.0
 
 
-def open_job_map(settings: JobMapSettings, *, clock: Clock) -> Polled[JobMap] | None:
+def open_job_map(settings: JobMapSettings, *, clock: Clock) -> PolledIndex[JobMap] | None:
     """The map, not begun; None where no directory is named."""
     if not settings.directory:
         return None
     reader = JobMapReader(Path(settings.directory), clock=clock)
-    return Polled("job_map", reader.read, NO_MAP, period=JOB_MAP_PERIOD, clock=clock)
+    return PolledIndex("job_map", reader.read, NO_MAP, period=JOB_MAP_PERIOD, clock=clock)
 
 
 SLURM_PERIOD = 10.0
@@ -59,14 +59,14 @@ def open_slurm(
     sysfs: str = "/sys",
     procfs: str = "/proc",
     user_name: Callable[[int], str] = str,
-) -> Polled[SlurmJobs]:
+) -> PolledIndex[SlurmJobs]:
     """The map, not begun; to be called only where Slurm is on (`settings.is_enabled`)."""
     reader = SlurmReader(settings.root(sysfs), procfs=procfs, gres=settings.gres(), user_name=user_name)
-    return Polled("slurm", reader.read, NO_JOBS, period=SLURM_PERIOD, clock=clock)
+    return PolledIndex("slurm", reader.read, NO_JOBS, period=SLURM_PERIOD, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
-class MapSettings:
+class OwnerIndexSettings:
     """Everything that a user sets about maps of owners. `node` is as given, empty where it was not."""
 
     kubernetes: KubernetesSettings
@@ -90,12 +90,14 @@ class Machine:
     user_name: Callable[[int], str]
 
 
-def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str, str], clock: Clock) -> Maps:
+def open_owner_indexes(
+    settings: OwnerIndexSettings, machine: Machine, environment: Mapping[str, str], clock: Clock
+) -> OwnerIndexes:
     """Maps that have not begun to be read; none at all where nothing of this machine is to be asked.
 
     Raises UsageError for settings that cannot be honoured, GpuledgerError for an unusable kubeconfig.
     """
-    maps: list[OwnerMap] = []
+    maps: list[OwnerIndex] = []
     handed: list[Allocations] = []
     pods = _open_kubernetes(settings, machine, environment, clock, maps, handed)
     jobs = _open_jobs(settings, machine, clock, maps, handed)
@@ -109,15 +111,15 @@ def open_maps(settings: MapSettings, machine: Machine, environment: Mapping[str,
     def moments() -> tuple[object, ...]:
         return (*(one.value for one in names), None if jobs is None else jobs.value)
 
-    return Maps(maps, pods, handed, enriched, moments)
+    return OwnerIndexes(maps, pods, handed, enriched, moments)
 
 
 def _open_kubernetes(
-    settings: MapSettings,
+    settings: OwnerIndexSettings,
     machine: Machine,
     environment: Mapping[str, str],
     clock: Clock,
-    maps: list[OwnerMap],
+    maps: list[OwnerIndex],
     handed: list[Allocations],
 ) -> Callable[[], Pods]:
     """The pods known now; what tells them and their devices is added to `maps` and `handed`."""
@@ -145,12 +147,12 @@ def _open_kubernetes(
 
 
 def _open_jobs(
-    settings: MapSettings,
+    settings: OwnerIndexSettings,
     machine: Machine,
     clock: Clock,
-    maps: list[OwnerMap],
+    maps: list[OwnerIndex],
     handed: list[Allocations],
-) -> Polled[SlurmJobs] | None:
+) -> PolledIndex[SlurmJobs] | None:
     """Slurm's jobs, None where there is no Slurm; with them the job-mapping directory is added."""
     jobs = None
     if has_slurm(settings.slurm, machine.sysfs):
@@ -172,6 +174,6 @@ def _open_jobs(
     return jobs
 
 
-def _by_slurm(jobs: Polled[SlurmJobs]) -> Allocations:
+def _by_slurm(jobs: PolledIndex[SlurmJobs]) -> Allocations:
     told = Kept(slurm_allocations)
     return lambda devices: told(jobs.value, devices)

@@ -94,7 +94,7 @@ def test_an_authority_that_is_rotated_in_its_secret_is_believed_at_the_next_scra
     certificates.issue("new-ca", "basicConstraints=critical,CA:TRUE")
     certificates.issue("new-server", "subjectAltName=IP:127.0.0.1", signer="new-ca")
     old, new = (certificates.crt(name).read_bytes() for name in ("ca", "new-ca"))
-    api.tell(PATH, ("ADDED", secret("tls", ca=old)))
+    api.families(PATH, ("ADDED", secret("tls", ca=old)))
     held = vault.secret("tls", "ca")
     clock = FakeClock()
     access = TargetAccess(ClientTls(ca=held), None, clock, encrypted=True)
@@ -120,7 +120,7 @@ def test_an_authority_that_is_rotated_in_its_secret_is_believed_at_the_next_scra
     wait_until(holds(old), "the old authority")
     assert scrape("server") == "a 1\n"
     assert "certificate is not accepted" in scrape("new-server")
-    api.tell(PATH, ("MODIFIED", secret("tls", ca=new)))
+    api.families(PATH, ("MODIFIED", secret("tls", ca=new)))
     wait_until(holds(new), "the new authority")
     assert scrape("new-server") == "a 1\n"
     assert "certificate is not accepted" in scrape("server")

@@ -20,7 +20,7 @@ from gpuledger.config.node import EVERYTHING, NODE
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.http.routes import Request, Response
 from gpuledger.ledger.energy.booking import Policy
-from gpuledger.model.page import ReloadHealth
+from gpuledger.model.node_state import ReloadHealth
 from gpuledger.model.settings import Reload
 from gpuledger.outputs.responses import describe
 from gpuledger.sources.nvml.source import NvmlSource

@@ -11,20 +11,20 @@ import pytest
 from gpuledger.app.wiring import Parts
 from gpuledger.cli import collect
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import SourceInfo
-from gpuledger.workloads.knowledge import Maps
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 
 INFO = SourceInfo("nvml")
 
 
 def parts(tick: object) -> Parts:
-    page = Page(unix=0.0, source=INFO)
+    page = NodeState(unix=0.0, source=INFO)
     stand_in = SimpleNamespace(
         node=SimpleNamespace(tick=tick),
         source=SimpleNamespace(info=INFO, close=lambda: None),
         pages=SimpleNamespace(text=lambda names: (page, b"")),
-        maps=Maps(),
+        maps=OwnerIndexes(),
     )
     return cast("Parts", stand_in)
 

@@ -24,7 +24,7 @@ Told = Mapping[str, Mapping[tuple[str, ...], float]]
 
 def told(seen: Snapshot | None, *rows: EnergyRow, settings: DialectSettings | None = None) -> Told:
     dialect = EnergyDialect(settings or DialectSettings())
-    families = dialect.tell(page(seen, LedgerState(energy=EnergyState(rows=rows))))
+    families = dialect.families(page(seen, LedgerState(energy=EnergyState(rows=rows))))
     return {family.spec.name.removeprefix("my_gpu_process_"): family.samples for family in families}
 
 

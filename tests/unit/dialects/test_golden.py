@@ -16,15 +16,15 @@ from gpuledger.dialects.catalogue import dialects
 from gpuledger.dialects.settings import DEFAULT, DialectSettings
 from gpuledger.exposition import text
 from gpuledger.exposition.merging import merge
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 
 FOLDER = Path(__file__).parents[2] / "golden"
 EVERY = dialects(DialectSettings(), "0.0.0")
 PAGES = {"good": golden_page, "stale": stale_page}
 
 
-def body(page: Page, names: tuple[str, ...], suffix: str) -> bytes:
-    families = merge(chain.from_iterable(EVERY[name].tell(page) for name in names))
+def body(page: NodeState, names: tuple[str, ...], suffix: str) -> bytes:
+    families = merge(chain.from_iterable(EVERY[name].families(page) for name in names))
     return (text.encode_text if suffix == "prom" else text.encode_openmetrics)(families)
 
 
@@ -56,7 +56,7 @@ def test_the_default_page_parses_in_both_formats_and_has_no_series_twice(state: 
 
 def test_every_line_comes_from_the_one_page_given() -> None:
     """A page with other values, told in between, leaves no trace: nothing is kept from page to page."""
-    other = Page(1.0, golden_page().source, snapshot(reading(gpu(9), process(gpu(9), 99))))
+    other = NodeState(1.0, golden_page().source, snapshot(reading(gpu(9), process(gpu(9), 99))))
     before, between, after = (body(page, DEFAULT, "prom") for page in (golden_page(), other, golden_page()))
     assert before == after
     assert b"GPU-9" in between

@@ -14,7 +14,7 @@ from gpuledger.exposition import text
 from gpuledger.exposition.merging import merge
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from unit.sources.simulator.support import UNIX, Node
 
 EVERY = dialects(DialectSettings(), "0")
@@ -39,8 +39,8 @@ def body(names: tuple[str, ...], processes: int) -> bytes:
     for second in (0.0, 30.0, 60.0):
         seen = node.at(second)
         state = ledger.post(seen)
-    page = Page(UNIX, node.source.info, seen, state, Health())
-    return text.encode_text(merge(chain.from_iterable(EVERY[name].tell(page) for name in names)))
+    page = NodeState(UNIX, node.source.info, seen, state, Health())
+    return text.encode_text(merge(chain.from_iterable(EVERY[name].families(page) for name in names)))
 
 
 @pytest.mark.parametrize("names", MOST, ids=",".join)

@@ -11,7 +11,7 @@ from gpuledger.dialects.process_session import Rows, process_dialect, session_di
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Workload
 
@@ -24,11 +24,11 @@ def told(seen: Snapshot | None, settings: DialectSettings | None = None, most: i
     """Both dialects over one page, as family name to samples."""
     rows = Rows(settings or DialectSettings())
     state = Ledger(LedgerSettings(most)).post(seen) if seen else None
-    shown: Page = page(seen, state)
+    shown: NodeState = page(seen, state)
     return {
         family.spec.name: family.samples
         for dialect in (process_dialect(rows), session_dialect(rows))
-        for family in dialect.tell(shown)
+        for family in dialect.families(shown)
     }
 
 
@@ -146,7 +146,7 @@ def test_every_row_has_a_value_for_each_label_of_its_family(memory_label: bool) 
     rows = Rows(DialectSettings(node_name="n1", memory_label=memory_label))
     seen = snapshot(reading(gpu(0), process(gpu(0), 1)), reading(gpu(1)))
     shown = page(seen, Ledger(LedgerSettings()).post(seen))
-    for family in (*process_dialect(rows).tell(shown), *session_dialect(rows).tell(shown)):
+    for family in (*process_dialect(rows).families(shown), *session_dialect(rows).families(shown)):
         assert {len(labels) for labels in family.samples} == {len(family.spec.labels)}, family.spec.name
 
 

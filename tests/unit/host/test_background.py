@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from gpuledger.host.background import Polled
+from gpuledger.host.background import PolledIndex
 from gpuledger.model.errors import GpuledgerError
 
 
@@ -22,7 +22,7 @@ class Wall:
         return 1000.0
 
 
-def polled(*outcomes: list[str] | Exception) -> Polled[list[str]]:
+def polled(*outcomes: list[str] | Exception) -> PolledIndex[list[str]]:
     rest = iter(outcomes)
 
     def read() -> list[str]:
@@ -34,8 +34,8 @@ def polled(*outcomes: list[str] | Exception) -> Polled[list[str]]:
     return made(read)
 
 
-def made(read: Callable[[], list[str]]) -> Polled[list[str]]:
-    return Polled("pods", read, [], period=3600.0, clock=Wall())
+def made(read: Callable[[], list[str]]) -> PolledIndex[list[str]]:
+    return PolledIndex("pods", read, [], period=3600.0, clock=Wall())
 
 
 def test_before_the_first_reading_it_is_no_success_and_empty() -> None:

@@ -13,7 +13,7 @@ from gpuledger.http.limits import Limits
 from gpuledger.http.routes import Response, Routes, plain
 from gpuledger.http.server import HttpServer
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 
 LOCAL = Address("127.0.0.1", 0)
@@ -34,7 +34,7 @@ class FakeDialect:
     def __post_init__(self):
         self.specs = self.specs or (FamilySpec(f"{self.name}_x", "gauge", "help", ("n",)),)
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         self.told += 1
         if self.broken:
             raise RuntimeError("a dialect has a bug")
@@ -45,7 +45,7 @@ class FakeDialect:
 def a_page(unix=1.0, *, readings=(), source=SOURCE, snapshot=True, **health):
     told = {"status": "ok", "healthy": True, "tried": True, **health}
     shot = Snapshot(unix, unix, source, readings=tuple(readings)) if snapshot else None
-    return Page(unix, source, shot, health=Health(**told))
+    return NodeState(unix, source, shot, health=Health(**told))
 
 
 def some_routes(**bodies):

@@ -13,7 +13,7 @@ from gpuledger.http.addresses import Address
 from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from unit.http.support import BIG, GET_HELLO, LOCAL, Client, FakeDialect, a_page, serve, some_routes, until
 
 
@@ -153,7 +153,7 @@ def test_fifty_clients_at_once_all_get_the_page():
 
 
 def test_gzip_and_both_formats_travel_whole():
-    store = PageStore({"process": FakeDialect()}, FakeClock(), a_page())
+    store = MetricsPages({"process": FakeDialect()}, FakeClock(), a_page())
 
     async def scenario(server):
         async with Client(server) as client:

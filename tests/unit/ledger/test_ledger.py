@@ -105,7 +105,7 @@ def test_values_not_believed_add_up() -> None:
 
 def untold_pids(book: Ledger, *processes: object) -> set[int]:
     state = book.post(snapshot(reading(A, *processes)))  # type: ignore[arg-type]
-    return {key[1] for key in state.untold.get("GPU-0", frozenset())}
+    return {key[1] for key in state.omitted.get("GPU-0", frozenset())}
 
 
 def test_beyond_the_cap_the_largest_by_memory_then_sm_are_told() -> None:

@@ -9,7 +9,7 @@ from builders import SOURCE
 from gpuledger.host.clock import SystemClock
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.node.loop import Node
@@ -33,7 +33,9 @@ class ScriptedSource:
         self.closed += 1
 
 
-def node_of(source: ScriptedSource, publish: Callable[[Page], None] = lambda page: None, **more: Any) -> Node:
+def node_of(
+    source: ScriptedSource, publish: Callable[[NodeState], None] = lambda page: None, **more: Any
+) -> Node:
     """On the machine's own clock, with books in memory, unless something else is said."""
     usual: dict[str, Any] = {
         "name": lambda seen: seen,

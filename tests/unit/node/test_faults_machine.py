@@ -185,7 +185,7 @@ def test_ten_thousand_processes_on_one_card_are_all_booked(rig: FaultRig) -> Non
         rig.assert_nothing_wrong("GPU-calm", "GPU-cut")
     assert pids(rig.readings["GPU-whole"]) == [one.pid for one in crowd]
     assert page.ledger.compute_sessions["GPU-whole"] == 10_000
-    assert len(page.ledger.untold["GPU-whole"]) == 10_000 - 256
+    assert len(page.ledger.omitted["GPU-whole"]) == 10_000 - 256
     rig.gpus[1].processes = [NvmlProcess(11, sm=20)]
     assert rig.settle(2) <= 2
     assert_all_booked(rig)

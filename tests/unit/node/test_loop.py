@@ -12,7 +12,7 @@ import pytest
 from builders import SOURCE, FakeClock, gpu, process, reading, snapshot
 from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import POWER
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Snapshot
@@ -25,18 +25,18 @@ CARD = gpu(0)
 GOOD = snapshot(reading(CARD, process(CARD)))
 
 
-class Pages(list[Page]):
+class Pages(list[NodeState]):
     """Published pages, and a way to wait for one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.came = Event()
 
-    def publish(self, page: Page) -> None:
+    def publish(self, page: NodeState) -> None:
         self.append(page)
         self.came.set()
 
-    def wait_for(self, wanted: Callable[[Page], bool]) -> Page:
+    def wait_for(self, wanted: Callable[[NodeState], bool]) -> NodeState:
         while True:
             self.came.clear()
             for page in tuple(self):

@@ -17,7 +17,7 @@ from gpuledger.ledger.allocation_times import Handed
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
-from gpuledger.model.page import Page, PauseHealth
+from gpuledger.model.node_state import NodeState, PauseHealth
 from gpuledger.model.process import UtilizationSample
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot, SourceInfo
@@ -36,7 +36,7 @@ class Paused:
     """A node on the test library, whose time moves by hand."""
 
     machine: Machine
-    pages: list[Page] = field(default_factory=list)
+    pages: list[NodeState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(LedgerSettings(zero_hold=0.0))
@@ -52,7 +52,7 @@ class Paused:
             pausable=True,
         )
 
-    def tick(self, seconds: float = 1.0) -> Page:
+    def tick(self, seconds: float = 1.0) -> NodeState:
         self.machine.clock.advance(seconds)
         assert self.machine.state.time is not None
         self.machine.state.time += seconds
@@ -71,9 +71,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paused:
     return Paused(machine)
 
 
-def families(page: Page) -> dict[str, float]:
+def families(page: NodeState) -> dict[str, float]:
     told = {}
-    for family in NativeDialect("0").tell(page):
+    for family in NativeDialect("0").families(page):
         for labels, value in family.samples.items():
             told[family.spec.name + ("" if not labels else f"{labels}")] = value
     return told
@@ -289,7 +289,7 @@ def test_a_node_that_pauses_tells_its_ledger(node: Paused) -> None:
     assert set(page.ledger.energy.imbalance.values()) <= {0}
 
 
-def unobserved(page: Page) -> int:
+def unobserved(page: NodeState) -> int:
     """Millijoules of the first Gpu that nobody saw."""
     return sum(
         row.millijoules
@@ -352,14 +352,14 @@ def test_who_went_in_a_pause_ended_unseen() -> None:
     assert (session.ended, session.watched) == (last, False)
 
 
-def running(source: ScriptedSource, publish: Callable[[Page], None] = lambda page: None) -> Node:
+def running(source: ScriptedSource, publish: Callable[[NodeState], None] = lambda page: None) -> Node:
     made = node_of(source, publish, interval=3600.0, pausable=True)
     made.start()
     return made
 
 
 def test_resume_reads_at_once_and_answers_the_page_of_that() -> None:
-    pages: list[Page] = []
+    pages: list[NodeState] = []
     ticking = running(ScriptedSource(lambda: snapshot(reading(CARD))), pages.append)
     ticking.pause(600)
     # Of an interval of an hour nobody waits for the rest.

@@ -12,7 +12,7 @@ from gpuledger.http.routes import Request, Routes
 from gpuledger.model.errors import UsageError
 from gpuledger.model.family import FamilySpec
 from gpuledger.model.quantities import ENERGY, POWER, TEMPERATURE
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from unit.http.support import FakeDialect, a_page
 
 OPENMETRICS = {"accept": "application/openmetrics-text"}
@@ -21,7 +21,7 @@ GZIP = {"accept-encoding": "gzip"}
 
 def a_store(*dialects, listed=(), clock=None):
     dialects = dialects or (FakeDialect(),)
-    return PageStore({each.name: each for each in dialects}, clock or FakeClock(), a_page(), listed)
+    return MetricsPages({each.name: each for each in dialects}, clock or FakeClock(), a_page(), listed)
 
 
 def ask(handler, headers=None):
@@ -216,8 +216,8 @@ def test_no_body_mixes_two_pages_while_another_thread_publishes():
 
 def test_a_page_published_while_another_is_rendered_does_not_get_into_it():
     class Interrupted(FakeDialect):
-        def tell(self, page):
-            for family in super().tell(page):
+        def families(self, page):
+            for family in super().families(page):
                 if page.unix == 1:
                     store.publish(a_page(2.0))
                 yield family

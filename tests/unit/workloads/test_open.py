@@ -12,13 +12,13 @@ import pytest
 from builders import FakeClock, gpu
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.model.errors import UsageError
-from gpuledger.model.page import MapHealth
+from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.files import NO_MAP
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.knowledge import Maps
-from gpuledger.workloads.open import Machine, MapSettings, open_job_map, open_maps, open_slurm
+from gpuledger.workloads.open import Machine, OwnerIndexSettings, open_job_map, open_owner_indexes, open_slurm
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.slurm.job import NO_JOBS
 from gpuledger.workloads.slurm.settings import SlurmSettings
@@ -37,8 +37,8 @@ def opened(
     slurm: SlurmSettings | None = None,
     procfs: str = "/proc",
     clock: FakeClock | None = None,
-) -> Maps:
-    settings = MapSettings(
+) -> OwnerIndexes:
+    settings = OwnerIndexSettings(
         kubernetes or KubernetesSettings(enabled="false"),
         PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "checkpoint")),
         slurm or SlurmSettings(enabled="false"),
@@ -46,11 +46,11 @@ def opened(
         ContainerSettings(docker_socket="", podman_socket=""),
     )
     machine = Machine(procfs, str(tmp_path / "sys"), str)
-    return open_maps(settings, machine, {}, clock or FakeClock())
+    return open_owner_indexes(settings, machine, {}, clock or FakeClock())
 
 
 @contextmanager
-def started(maps: Maps) -> Iterator[None]:
+def started(maps: OwnerIndexes) -> Iterator[None]:
     """While it lasts, the maps are kept; each was read once."""
     maps.start()
     try:
@@ -145,13 +145,13 @@ def test_two_words_on_one_job_are_one_allocation_and_two_pods_are_two() -> None:
     slurm = (Allocation(CARD, job, "slurm_cgroup"),)
     files = (Allocation(CARD, job, "job_map"),)
     pods = tuple(Allocation(CARD, Workload(kind="pod", pod=name), "pod_resources") for name in ("a", "b"))
-    maps = Maps(handed=[lambda _: slurm, lambda _: files, lambda _: pods])
+    maps = OwnerIndexes(handed=[lambda _: slurm, lambda _: files, lambda _: pods])
     assert maps.allocations((CARD,)) == (*slurm, *pods)
 
 
 def test_what_was_handed_out_is_the_same_object_while_no_map_changes() -> None:
     parts = [(Allocation(CARD, Workload(kind="slurm", job="1")),)]
-    maps = Maps(handed=[lambda _: parts[0]])
+    maps = OwnerIndexes(handed=[lambda _: parts[0]])
     first = maps.allocations((CARD,))
     assert maps.allocations((CARD,)) is first
     parts[0] = ()
@@ -166,9 +166,9 @@ class Slow:
         self.nudges = 0
 
     @property
-    def health(self) -> MapHealth:
+    def health(self) -> IndexHealth:
         self.looks += 1
-        return MapHealth("slow", success=self.looks > 2, error="" if self.looks > 2 else "not read yet")
+        return IndexHealth("slow", success=self.looks > 2, error="" if self.looks > 2 else "not read yet")
 
     def start(self) -> None: ...
 
@@ -180,12 +180,12 @@ class Slow:
 
 def test_who_looks_but_once_waits_for_maps_to_be_read() -> None:
     slow = Slow()
-    Maps([slow]).wait(10)
+    OwnerIndexes([slow]).wait(10)
     assert slow.looks == 3
 
 
 def test_a_map_that_hangs_is_not_waited_for_without_end() -> None:
     slow = Slow()
     slow.looks = -1000
-    Maps([slow]).wait(0.05)
+    OwnerIndexes([slow]).wait(0.05)
     assert not slow.health.success

@@ -17,7 +17,7 @@ from gpuledger.host.background import is_tried
 from gpuledger.kubernetes.access import Access
 from gpuledger.kubernetes.object_watch import Object, ObjectWatch, Wanted, all_of
 from gpuledger.kubernetes.objects import PlainObject, ScaleObject, Selector
-from gpuledger.model.page import MapHealth
+from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 log = logging.getLogger("gpuledger.agent")
@@ -129,7 +129,7 @@ class Discovery:
         return found
 
     @property
-    def health(self) -> tuple[MapHealth, ...]:
+    def health(self) -> tuple[IndexHealth, ...]:
         """How each watch stands."""
         return tuple(watch.health for watch in self._watches.values())
 

@@ -18,7 +18,7 @@ from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Level
 from gpuledger.model.snapshot import Reading, Snapshot
 
@@ -85,7 +85,7 @@ MESSAGES: Final[Mapping[int, str]] = {
 }
 
 
-def last_xid(page: Page, snapshot: Snapshot, reading: Reading) -> int | None:
+def last_xid(page: NodeState, snapshot: Snapshot, reading: Reading) -> int | None:
     """The Xid of a Gpu that came last: 0 for none while its events are readable, else None."""
     uuid = reading.device.uuid
     came = [xid for owner, xid in page.ledger.xid_times if owner == uuid]
@@ -138,7 +138,7 @@ class DcgmDialect:
         # Shapes change when MIG is cut anew or a first pod comes: seldom.
         self._last: tuple[Shape, tuple[FamilySpec, ...]] | None = None
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         """The families of one Page; none while there is no Snapshot."""
         if page.snapshot is None:
             return ()
@@ -166,7 +166,7 @@ class DcgmDialect:
         )
 
     def _tell_device(
-        self, page: Page, snapshot: Snapshot, place: Place, shape: Shape, families: Sequence[Family]
+        self, page: NodeState, snapshot: Snapshot, place: Place, shape: Shape, families: Sequence[Family]
     ) -> None:
         reading = place.reading
         is_instance = isinstance(reading.device, Instance)
@@ -189,7 +189,7 @@ class DcgmDialect:
 
 
 def _special(
-    field: Field, page: Page, snapshot: Snapshot, reading: Reading
+    field: Field, page: NodeState, snapshot: Snapshot, reading: Reading
 ) -> Iterator[tuple[float, Mapping[str, str]]]:
     """Values of a field that has labels of its own, with these."""
     if field is XID:

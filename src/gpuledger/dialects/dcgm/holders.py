@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from re import sub
 
 from gpuledger.dialects.settings import DcgmSettings
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Workload
@@ -28,7 +28,7 @@ def attribute_names(settings: DcgmSettings) -> tuple[str, ...]:
     return tuple(sorted((*pod, *more)))
 
 
-def holders(page: Page, snapshot: Snapshot, settings: DcgmSettings) -> dict[str, Attributes]:
+def holders(page: NodeState, snapshot: Snapshot, settings: DcgmSettings) -> dict[str, Attributes]:
     """Labels by the uuid of each Device that has exactly one holder.
 
     An owner who is not known yet does not count: it is most often the holder, before its name has come.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import PROFILING, Level, Quantity
 from gpuledger.model.snapshot import Snapshot
 
@@ -273,7 +273,7 @@ def labels(device: Device) -> tuple[str, str]:
     return (device.gpu.uuid, device.instance)
 
 
-def device_families(page: Page) -> Iterator[Family]:
+def device_families(page: NodeState) -> Iterator[Family]:
     """Families of one Page; only counters remain while there is no Snapshot."""
     if page.snapshot is not None:
         yield _infos(page.snapshot)
@@ -318,7 +318,7 @@ def _states(snapshot: Snapshot) -> Iterable[Family]:
     return up, mig, supported
 
 
-def _ratios(page: Page) -> Family:
+def _ratios(page: NodeState) -> Family:
     family = Family(SM_RATIO)
     for place, ratio in page.ledger.sm_ratios.items():
         family.add(ratio, *place)
@@ -337,7 +337,7 @@ def _readings(snapshot: Snapshot) -> Iterable[Family]:
     return families.values()
 
 
-def _xids(page: Page) -> Iterable[Family]:
+def _xids(page: NodeState) -> Iterable[Family]:
     count, time = Family(XIDS), Family(XID_TIME)
     for (uuid, xid), seen in page.ledger.xids.items():
         count.add(seen, uuid, str(xid))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from gpuledger.dialects.native import devices, node, owners, processes, sessions
 from gpuledger.dialects.native import sessions as energy
 from gpuledger.model.family import Family, FamilySpec, single
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 
 PAUSED = FamilySpec(
     "gpuledger_paused",
@@ -41,7 +41,7 @@ RELOADED_AT = FamilySpec(
 SPECS = (PAUSED, PAUSED_UNTIL, RELOADED, RELOADED_AT)
 
 
-def operation_families(page: Page) -> Iterator[Family]:
+def operation_families(page: NodeState) -> Iterator[Family]:
     """Families of one Page; empty where the program takes neither."""
     pause, reload = page.health.pause, page.health.reload
     yield single(PAUSED, None if pause is None else int(pause.paused))
@@ -68,7 +68,7 @@ class NativeDialect:
     def __init__(self, version: str) -> None:
         self._version = version
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         """The families of one Page."""
         yield from devices.device_families(page)
         yield from owners.owner_families(page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuledger.model.family import Family, FamilySpec, single
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 
 SOURCE = FamilySpec(
     "gpuledger_source_info",
@@ -104,7 +104,7 @@ _MAPS = (MAP_SUCCESS, MAP_LAST, MAP_ENTRIES)
 SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, *_MAPS, TICKS, INTERVAL, STALLED, SNAPSHOT_TIME, INVALID)
 
 
-def node_families(page: Page, version: str) -> Iterator[Family]:
+def node_families(page: NodeState, version: str) -> Iterator[Family]:
     """Families of one Page; they are there whatever the driver does."""
     yield _info(page)
     yield single(BUILD, 1, version)
@@ -118,7 +118,7 @@ def node_families(page: Page, version: str) -> Iterator[Family]:
     yield single(INVALID, page.ledger.invalid)
 
 
-def _info(page: Page) -> Family:
+def _info(page: NodeState) -> Family:
     source = page.source
     return single(
         SOURCE,
@@ -132,7 +132,7 @@ def _info(page: Page) -> Family:
     )
 
 
-def _collectors(page: Page) -> Iterable[Family]:
+def _collectors(page: NodeState) -> Iterable[Family]:
     success, seconds, last = Family(SUCCESS), Family(SECONDS), Family(LAST)
     for part in page.health.collectors:
         success.add(int(part.success), part.name)
@@ -141,7 +141,7 @@ def _collectors(page: Page) -> Iterable[Family]:
     return success, seconds, last
 
 
-def _maps(page: Page) -> Iterable[Family]:
+def _maps(page: NodeState) -> Iterable[Family]:
     success, last, entries = (Family(spec) for spec in _MAPS)
     for one in page.health.maps:
         success.add(int(one.success), one.name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuledger.dialects.native.devices import DEVICE, labels
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Workload
 
@@ -81,7 +81,7 @@ POD_LABEL = FamilySpec(
 SPECS = (INFO, PROCESSES, ALLOCATED, HELD, RESIDENT, ALLOCATION, POD, POD_LABEL)
 
 
-def owner_families(page: Page) -> Iterator[Family]:
+def owner_families(page: NodeState) -> Iterator[Family]:
     """Families of one Page; only counters remain while there is no Snapshot."""
     info, processes, allocated = Family(INFO), Family(PROCESSES), Family(ALLOCATED)
     held, resident = Family(HELD), Family(RESIDENT)

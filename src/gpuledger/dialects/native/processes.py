@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from gpuledger.dialects.native.devices import DEVICE, labels
 from gpuledger.dialects.native.owners import OWNER
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Reading, Snapshot
 
@@ -86,28 +86,28 @@ UNRESOLVED = FamilySpec(
 SPECS = (COUNT, UNTOLD, INFO, MEMORY, START, SM, BANDWIDTH, ENGINES, UNRESOLVED)
 
 
-def process_families(page: Page) -> Iterator[Family]:
+def process_families(page: NodeState) -> Iterator[Family]:
     """Families of one Page; none while there is no Snapshot."""
     if page.snapshot is None:
         return
     yield from _counts(page.snapshot, page)
     rows = _Rows()
     for reading in page.snapshot.holders:
-        untold = page.ledger.untold.get(reading.device.uuid, frozenset())
+        untold = page.ledger.omitted.get(reading.device.uuid, frozenset())
         where = labels(reading.device)
         for process in reading.processes or ():
             if not untold or process.key not in untold:
-                rows.tell(process, (*where, str(process.pid)))
+                rows.add(process, (*where, str(process.pid)))
     yield from rows.families
     yield _unresolved(page.snapshot)
 
 
-def _counts(snapshot: Snapshot, page: Page) -> Iterable[Family]:
+def _counts(snapshot: Snapshot, page: NodeState) -> Iterable[Family]:
     count, untold = Family(COUNT), Family(UNTOLD)
     for reading in snapshot.holders:
         if reading.processes is not None:
             _count(reading, reading.processes, count)
-            hidden = page.ledger.untold.get(reading.device.uuid, frozenset())
+            hidden = page.ledger.omitted.get(reading.device.uuid, frozenset())
             untold.add(len(hidden), *labels(reading.device))
     return count, untold
 
@@ -131,7 +131,7 @@ class _Rows:
         """In page order."""
         return (self.info, self.memory, self.start, self.sm, self.bandwidth, self.engines)
 
-    def tell(self, process: GpuProcess, who: tuple[str, ...]) -> None:
+    def add(self, process: GpuProcess, who: tuple[str, ...]) -> None:
         """One process, `who` being the labels of its series."""
         owner, usage = process.workload, process.usage
         self.info.add(

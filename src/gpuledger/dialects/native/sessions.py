@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from gpuledger.dialects.native.devices import DEVICE, labels
 from gpuledger.dialects.native.owners import OWNER
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 
 OPEN = FamilySpec(
     "gpuledger_sessions_open",
@@ -52,7 +52,7 @@ SPECS = (OPEN, CLOSED, DURATION, STATE, STATE_SECONDS)
 STATES = ("active", "held", "idle", "unknown")
 
 
-def session_families(page: Page) -> Iterator[Family]:
+def session_families(page: NodeState) -> Iterator[Family]:
     """Families of one Page; counters stay while there is no Snapshot."""
     ledger = page.ledger
     opened, states, closed, seconds = Family(OPEN), Family(STATE), Family(CLOSED), Family(STATE_SECONDS)
@@ -119,7 +119,7 @@ IMBALANCE = FamilySpec(
 ENERGY_SPECS = (ENERGY, DEVICE_ENERGY, PENDING, ENERGY_CLOSED, IMBALANCE)
 
 
-def energy_families(page: Page) -> Iterator[Family]:
+def energy_families(page: NodeState) -> Iterator[Family]:
     """Families of one Page; booked energy stays while there is no Snapshot."""
     books = page.ledger.energy
     accounts = Family(ENERGY)

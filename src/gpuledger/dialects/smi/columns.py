@@ -144,7 +144,7 @@ class Columns:
         # By the headers of a row: GPUs of one machine may have different ones.
         self._chosen: dict[tuple[str, ...], tuple[str, ...]] = {}
 
-    def tell(self, snapshot: Snapshot) -> list[Family]:
+    def families(self, snapshot: Snapshot) -> list[Family]:
         """`gpu_info`, then the columns in nvidia-smi's order."""
         info = Family(GPU_INFO)
         families: dict[str, Family] = {}

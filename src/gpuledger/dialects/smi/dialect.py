@@ -14,7 +14,7 @@ from gpuledger.dialects.smi import hardware, printed, processes
 from gpuledger.dialects.smi.columns import GPU_INFO, Columns, column_spec
 from gpuledger.dialects.smi.fields import HEADERS, PREFIX
 from gpuledger.model.family import Family, FamilySpec, single
-from gpuledger.model.page import CollectorHealth, Page
+from gpuledger.model.node_state import CollectorHealth, NodeState
 from gpuledger.model.quantities import COLUMNS, Quantity
 
 _FAILED = FamilySpec(
@@ -58,7 +58,7 @@ SPECS: Final = (_FAILED, _EXIT_CODE, _SUCCESS, _LAST, _SECONDS, _BUILD)
 _NEEDED: Final = ("source", COLUMNS.key)
 
 
-def health_families(page: Page, version: str) -> Iterator[Family]:
+def health_families(page: NodeState, version: str) -> Iterator[Family]:
     """Families of one Page. Before the first reading, and in a pause, nothing is said of it."""
     parts = [part for part in page.health.collectors if part.name in _NEEDED]
     success = page.snapshot is not None and all(part.success for part in parts)
@@ -71,7 +71,7 @@ def health_families(page: Page, version: str) -> Iterator[Family]:
     yield single(_BUILD, 1, version)
 
 
-def _exit_code(page: Page) -> int:
+def _exit_code(page: NodeState) -> int:
     code = page.source.exit_code or 0
     # A command that ended well and told nothing, or does not end at all.
     return -1 if code == 0 and page.snapshot is None else code
@@ -98,13 +98,13 @@ class SmiDialect:
         self._version = version
         self._columns = Columns(spec.name for spec in _OWN)
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         """The families of one Page; without a Snapshot only how reading goes, and counters."""
         return list(self._families(page))
 
-    def _families(self, page: Page) -> Iterator[Family]:
+    def _families(self, page: NodeState) -> Iterator[Family]:
         if page.snapshot is not None:
-            yield from self._columns.tell(page.snapshot)
+            yield from self._columns.families(page.snapshot)
             if self._settings.compute_apps:
                 yield from processes.process_families(page, page.snapshot)
             yield from hardware.hardware_families(page.snapshot)

@@ -10,7 +10,7 @@ from gpuledger.dialects.smi.fields import PREFIX
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot
 
@@ -108,7 +108,7 @@ def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
     yield from (family for family, _ in mig)
 
 
-def xid_families(page: Page) -> Iterator[Family]:
+def xid_families(page: NodeState) -> Iterator[Family]:
     """Counters that stay while there is no Snapshot."""
     count, time = Family(_XIDS), Family(_XID_TIME)
     for (uuid, xid), seen in page.ledger.xids.items():

@@ -9,7 +9,7 @@ from gpuledger.dialects.smi.columns import uuid_label
 from gpuledger.dialects.smi.fields import PREFIX
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.family import Family, FamilySpec
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Reading, Snapshot
 
@@ -57,7 +57,7 @@ _CUT: Final = (_info((*_WHERE, *_WHO)), _memory((*_WHERE, *_WHO)))
 SPECS: Final = (*_CUT, COUNT, SUCCESS)
 
 
-def process_families(page: Page, snapshot: Snapshot) -> Iterator[Family]:
+def process_families(page: NodeState, snapshot: Snapshot) -> Iterator[Family]:
     """The families of one Snapshot. Processes beyond the cap are in the count alone."""
     cut = any(isinstance(reading.device, Instance) for reading in snapshot.readings)
     info, memory = (Family(spec) for spec in (_CUT if cut else _PLAIN))
@@ -79,8 +79,8 @@ def process_families(page: Page, snapshot: Snapshot) -> Iterator[Family]:
     yield from (info, memory, count, success)
 
 
-def _told(page: Page, reading: Reading, listed: Iterable[GpuProcess]) -> Iterable[GpuProcess]:
-    untold = page.ledger.untold.get(reading.device.uuid, frozenset())
+def _told(page: NodeState, reading: Reading, listed: Iterable[GpuProcess]) -> Iterable[GpuProcess]:
+    untold = page.ledger.omitted.get(reading.device.uuid, frozenset())
     return (process for process in listed if process.key not in untold)
 
 

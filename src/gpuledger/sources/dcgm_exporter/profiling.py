@@ -16,7 +16,7 @@ from gpuledger.http.blocking_client import get
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.page import MapHealth, Page
+from gpuledger.model.node_state import IndexHealth, NodeState
 from gpuledger.model.quantities import DRAM_ACTIVITY, Level, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 
@@ -134,7 +134,7 @@ def ask(url: str, *, timeout: float = 5.0) -> Told:
 _STALE_PERIODS = 3
 
 
-def with_profiling(page: Page, told: Told, health: MapHealth, period: float) -> Page:
+def with_profiling(page: NodeState, told: Told, health: IndexHealth, period: float) -> NodeState:
     """The Page with what a dcgm-exporter told, if its last answer is at most three `period`s (seconds) old.
 
     `health` is of the asking. For what is served; the books are posted without.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpuledger.http.limits import Limits
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.checks import Finding
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.books import BooksAsRead, Worker
 from gpuledger.web.api.events import Events
@@ -32,7 +32,7 @@ class Api:
     loop. `step` is how many seconds a point of the last hour is the mean of.
     """
 
-    def __init__(self, page: Page, books: BooksAsRead, clock: Clock, step: int = STEP) -> None:
+    def __init__(self, page: NodeState, books: BooksAsRead, clock: Clock, step: int = STEP) -> None:
         self.books = books
         self.clock = clock
         self.recent = Recent(step)
@@ -44,11 +44,11 @@ class Api:
         self._current = (0, page)
 
     @property
-    def current(self) -> tuple[int, Page]:
+    def current(self) -> tuple[int, NodeState]:
         """The newest Page and its number."""
         return self._current
 
-    def publish(self, page: Page) -> None:
+    def publish(self, page: NodeState) -> None:
         """There is a new Page."""
         self._current = (self._current[0] + 1, page)
         self.recent.add(page)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.http.routes import Later, Response
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.answers import INTERNAL, Refused
 
@@ -56,7 +56,7 @@ class BooksAsRead:
             message = f"the books cannot be read ({type(error).__name__}: {error}); see the log and /health"
             raise Refused(503, "no_books", message, retry=60) from None
 
-    def now(self, page: Page, history: History | None = None) -> float:
+    def now(self, page: NodeState, history: History | None = None) -> float:
         """Unix seconds of now; in made-up books, whose time may go faster or be long ago, when they end."""
         if not self.made_up:
             return self.clock.unix()

@@ -14,7 +14,7 @@ from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.history import report_of
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.answers import Refused, another, bad_request, broken, cursor_of, told_in
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.values import VERSION, Words, joules
@@ -69,7 +69,7 @@ class EnergyReports:
         self._next = int(monotonic() * 1000) + 1
         self.computed = 0
 
-    def told(self, page: Page, asked: Mapping[str, Any]) -> Words:
+    def told(self, page: NodeState, asked: Mapping[str, Any]) -> Words:
         """What the parameters ask for. Raises Refused."""
         self.forget()
         place = 0
@@ -87,7 +87,7 @@ class EnergyReports:
         words["next"] = cursor_of([made.number, last], times) if last < len(made.report.lines) else None
         return words
 
-    def _newest(self, page: Page, asked: Mapping[str, Any]) -> _Made:
+    def _newest(self, page: NodeState, asked: Mapping[str, Any]) -> _Made:
         with self._books.reading() as history:
             now = self._books.now(page, history)
             since, until = _hours(asked, now)

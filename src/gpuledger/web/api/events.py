@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Events:
         """The newest."""
         return self._news
 
-    def publish(self, page: Page) -> None:
+    def publish(self, page: NodeState) -> None:
         """There is a new Page."""
         closed = sum(page.ledger.sessions_closed.values())
         opened = closed + len(page.ledger.sessions)
@@ -185,7 +185,7 @@ class Listener:
         self._events.leave(self)
 
 
-def _event(page: Page, now: float) -> bytes:
+def _event(page: NodeState, now: float) -> bytes:
     health = page.health
     data = {
         "tick": health.ticks,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.http.routes import Later, Request, Response
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.outputs.responses import gzipped, wants_gzip
 from gpuledger.web.api.answers import INTERNAL, JSON, Refused, answer, packed
 from gpuledger.web.api.api import Api, Terms
@@ -62,7 +62,9 @@ class Tagged:
 class Now:
     """The two answers. `current` gives the newest Page and its number."""
 
-    def __init__(self, current: Callable[[], tuple[int, Page]], recent: Recent, node: str, run: str) -> None:
+    def __init__(
+        self, current: Callable[[], tuple[int, NodeState]], recent: Recent, node: str, run: str
+    ) -> None:
         self._current = current
         self._recent = recent
         self._node = node

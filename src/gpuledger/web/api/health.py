@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuledger.http.routes import Later, Request, Response
 from gpuledger.model.checks import Finding
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.answers import answer
 from gpuledger.web.api.books import Worker
@@ -40,7 +40,7 @@ class HealthAnswers:
         self._last: _Diagnosis | None = None
         self._running: Later | None = None
 
-    def respond(self, page: Callable[[], Page], request: Request) -> Response | Later:
+    def respond(self, page: Callable[[], NodeState], request: Request) -> Response | Later:
         """At once while there is a young diagnosis."""
         diagnose, last = self._diagnose, self._last
         if diagnose is None or (last is not None and self._clock.elapsed() - last.elapsed < EVERY):
@@ -60,7 +60,7 @@ class HealthAnswers:
             self._running = asked
         return self._after(self._running, page, request)
 
-    def _after(self, running: Later, page: Callable[[], Page], request: Request) -> Later:
+    def _after(self, running: Later, page: Callable[[], NodeState], request: Request) -> Later:
         mine: Later = asyncio.get_running_loop().create_future()
 
         def done(looked: Later) -> None:
@@ -73,7 +73,7 @@ class HealthAnswers:
         return mine
 
 
-def health_of(page: Page, diagnosis: _Diagnosis | None) -> Words:
+def health_of(page: NodeState, diagnosis: _Diagnosis | None) -> Words:
     """Everything that is known of the node's condition."""
     health = page.health
     reload = health.reload

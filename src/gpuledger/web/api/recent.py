@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from threading import Lock
 
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import MEMORY_USED, POWER
 from gpuledger.model.snapshot import Reading
 from gpuledger.web.api.snapshot import utilization_of
@@ -65,7 +65,7 @@ class Recent:
         self._first = 0
         self._lock = Lock()
 
-    def add(self, page: Page) -> None:
+    def add(self, page: NodeState) -> None:
         """Take in a Page; one without a Snapshot only lets time go on."""
         now = int(page.unix // self.step)
         with self._lock:

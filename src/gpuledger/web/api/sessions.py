@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuledger.ledger.store.listing import FIRST, Asked, Listed, Position, sessions_between
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.answers import Refused, another, bad_request, broken, cursor_of, told_in
 from gpuledger.web.api.books import BooksAsRead
 from gpuledger.web.api.parameters import Moment
@@ -17,7 +17,7 @@ from gpuledger.web.api.values import VERSION, Words, finite, joules, owner_words
 _FILTERS: Final = ("gpu", "namespace", "pod", "user", "state")
 
 
-def sessions_of(page: Page, books: BooksAsRead, asked: Mapping[str, Any]) -> Words:
+def sessions_of(page: NodeState, books: BooksAsRead, asked: Mapping[str, Any]) -> Words:
     """The sessions that the parameters ask for. Raises Refused.
 
     The Page is older than what the books say: a session that ended in between is told as they have it.

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.model.devices import Device, Instance
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.process import GpuProcess, ProcessKey, ProcessType
 from gpuledger.model.quantities import (
     ENGINE_ACTIVITY,
@@ -41,7 +41,7 @@ WANTS: Final[frozenset[Quantity]] = frozenset(
 _TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)
 
 
-def snapshot_of(page: Page, node: str) -> Words:
+def snapshot_of(page: NodeState, node: str) -> Words:
     """One Page of the machine called `node`. Without a Snapshot there are neither devices nor processes."""
     snapshot = page.snapshot
     readings = snapshot.readings if snapshot is not None else ()
@@ -147,7 +147,7 @@ def _processes(
     reading: Reading, ledger: LedgerState, sessions: Mapping[ProcessKey, SessionRow]
 ) -> Iterator[Words]:
     """A row per process of the Device, then one for those beyond the cap."""
-    untold = ledger.untold.get(reading.device.uuid, frozenset())
+    untold = ledger.omitted.get(reading.device.uuid, frozenset())
     place = place_of(reading.device)
     # A Gpu of which neither energy nor power is told has no books: what was used of it is not zero.
     booked = place["uuid"] in ledger.energy.totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from gpuledger.host.background import Polled
+from gpuledger.host.background import PolledIndex
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.workloads.containers.container import NO_CONTAINERS, Containers, containers_of
@@ -14,10 +14,10 @@ from gpuledger.workloads.containers.settings import ContainerSettings
 PERIOD = 30.0
 
 
-def open_containers(settings: ContainerSettings, *, clock: Clock) -> tuple[Polled[Containers], ...]:
+def open_containers(settings: ContainerSettings, *, clock: Clock) -> tuple[PolledIndex[Containers], ...]:
     """One map, not begun, for each socket that is there: none is no failure."""
     return tuple(
-        Polled(name, ContainerReader(path, flag).read, NO_CONTAINERS, period=PERIOD, clock=clock)
+        PolledIndex(name, ContainerReader(path, flag).read, NO_CONTAINERS, period=PERIOD, clock=clock)
         for name, path, flag in settings.sockets()
         if is_socket(path)
     )

@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from gpuledger.host.background import Polled
+from gpuledger.host.background import PolledIndex
 from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.page import MapHealth
+from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
 from gpuledger.workloads.pod_resources.devices import CHECKPOINT, NOTHING, Grant, PodResources
@@ -98,7 +98,7 @@ class PodResourcesMap:
     ) -> None:
         self._ask = ask
         self._checkpoint = checkpoint
-        self._polled = Polled(NAME, self._read, NOTHING, period=period, clock=clock, random=random)
+        self._polled = PolledIndex(NAME, self._read, NOTHING, period=period, clock=clock, random=random)
         self.start = self._polled.start
         self.stop = self._polled.stop
         self.nudge = self._polled.nudge
@@ -110,7 +110,7 @@ class PodResourcesMap:
         return self._polled.value
 
     @property
-    def health(self) -> MapHealth:
+    def health(self) -> IndexHealth:
         """How the last reading went."""
         health = self._polled.health
         detour = self._polled.value.detour

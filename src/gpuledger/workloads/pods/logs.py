@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.host.background import OwnerMap, Polled, is_tried
+from gpuledger.host.background import OwnerIndex, PolledIndex, is_tried
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
@@ -32,13 +32,13 @@ _PERIOD: Final = 10.0
 _Links = dict[str, dict[str, str]]
 
 
-def pod_logs(root: Path, *, clock: Clock, needed: Callable[[], bool] = lambda: True) -> Polled[Pods]:
+def pod_logs(root: Path, *, clock: Clock, needed: Callable[[], bool] = lambda: True) -> PolledIndex[Pods]:
     """The map of what `read_pod_logs` says of `root`, not begun; of no pods while it is not needed."""
 
     def read() -> Pods:
         return read_pod_logs(root) if needed() else NO_PODS
 
-    return Polled("pod_logs", read, NO_PODS, period=_PERIOD, clock=clock)
+    return PolledIndex("pod_logs", read, NO_PODS, period=_PERIOD, clock=clock)
 
 
 def read_pod_logs(root: Path) -> Pods:
@@ -142,10 +142,10 @@ class PodNames:
     fails are the log files asked.
     """
 
-    def __init__(self, watch: PodWatch | None = None, logs: Polled[Pods] | None = None) -> None:
+    def __init__(self, watch: PodWatch | None = None, logs: PolledIndex[Pods] | None = None) -> None:
         self._watch = watch
         self._logs = logs
-        self.maps: tuple[OwnerMap, ...] = tuple(one for one in (watch, logs) if one is not None)
+        self.maps: tuple[OwnerIndex, ...] = tuple(one for one in (watch, logs) if one is not None)
         self._joined: tuple[Pods, Pods, Pods] = (NO_PODS, NO_PODS, NO_PODS)
 
     @property
@@ -162,7 +162,7 @@ class PodNames:
         return self._joined[2]
 
 
-def spare_logs(watch: PodWatch, root: Path, *, clock: Clock) -> Polled[Pods]:
+def spare_logs(watch: PodWatch, root: Path, *, clock: Clock) -> PolledIndex[Pods]:
     """The map of the log files that reads them only while the watch fails."""
 
     def failing() -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.host.background import Polled
+from gpuledger.host.background import PolledIndex
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.source import Clock
@@ -22,7 +22,7 @@ class Kubernetes:
     """What the API server and the log files are asked, not begun. `slices` is None without an API server."""
 
     pods: PodNames
-    slices: Polled[ResourceSlices] | None
+    slices: PolledIndex[ResourceSlices] | None
 
 
 def open_kubernetes(

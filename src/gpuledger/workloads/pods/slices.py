@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuledger.host.background import Polled
+from gpuledger.host.background import PolledIndex
 from gpuledger.kubernetes.client import ApiClient, Refused, on_node
 from gpuledger.kubernetes.fields import elements, mapping, name
 from gpuledger.kubernetes.stream import ListReader, NotJson
@@ -40,10 +40,10 @@ class ResourceSlices:
 
 def resource_slices(
     client: ApiClient, node: str, *, clock: Clock, period: float = _PERIOD
-) -> Polled[ResourceSlices]:
+) -> PolledIndex[ResourceSlices]:
     """The map of what a SliceReader says, not begun."""
     reader = SliceReader(client, node)
-    return Polled("resource_slices", reader.read, ResourceSlices(), period=period, clock=clock)
+    return PolledIndex("resource_slices", reader.read, ResourceSlices(), period=period, clock=clock)
 
 
 class SliceReader:

@@ -114,7 +114,7 @@ def test_the_only_wait_between_a_change_and_its_target_is_that_in_which_changes_
         async def burst(found: Found) -> None:
             await found.until(lambda: found.hosts() == ["10.0.0.0:9400"])
             before = len(loops(asyncio.get_running_loop()))
-            api.tell(PODS, *(("ADDED", pod(number)) for number in range(1, 200)))
+            api.families(PODS, *(("ADDED", pod(number)) for number in range(1, 200)))
             await found.until(lambda: len(found.hosts()) == 200)
             # A burst is looked at as a whole, not pod by pod.
             assert len(loops(asyncio.get_running_loop())) - before < 20
@@ -179,7 +179,7 @@ def test_a_defect_met_in_one_selection_leaves_the_others_what_they_find(
 
         async def find(found: Found) -> None:
             await found.until(lambda: found.hosts() == ["10.0.0.1:9400"])
-            api.tell(PODS, ("ADDED", pod(2)))
+            api.families(PODS, ("ADDED", pod(2)))
             await found.until(lambda: found.hosts() == ["10.0.0.1:9400", "10.0.0.2:9400"])
             assert "internal error" in found.discovery.reports[0].trouble
 
@@ -225,7 +225,7 @@ def test_an_agent_is_ready_once_it_knows_its_share_and_has_looked_for_its_target
             status, told = ready(agent)
             assert status == 503
             assert "how many share the work is not known" in told
-            api.tell(SETS, ("ADDED", stateful_set(1, 0)))
+            api.families(SETS, ("ADDED", stateful_set(1, 0)))
             await until(lambda: is_ready(agent))
             assert len(agent.view().loops) == 1
 

@@ -19,7 +19,7 @@ from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.exposition import text
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from nvml.cards import CARDS
 from nvml.machine import Machine
 
@@ -33,20 +33,20 @@ def card(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def page(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+def page(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeState:
     """Of the second tick, since rates and means need two."""
     machine = Machine(tmp_path, monkeypatch)
     machine.state.gpus = [CARDS[card]()]
     wanted = DcgmDialect(DcgmSettings(), EVERY_METRIC).wants
     machine.tick(wanted)
     seen = machine.tick(wanted)
-    return Page(seen.unix, seen.source, seen, Ledger(LedgerSettings()).post(seen))
+    return NodeState(seen.unix, seen.source, seen, Ledger(LedgerSettings()).post(seen))
 
 
 @pytest.mark.parametrize("schema", ["4.8", "4.9"])
-def test_a_card_of_each_kind_is_told_as_reviewed(card: str, page: Page, schema: str) -> None:
+def test_a_card_of_each_kind_is_told_as_reviewed(card: str, page: NodeState, schema: str) -> None:
     dialect = DcgmDialect(DcgmSettings(schema=schema), EVERY_METRIC)  # type: ignore[arg-type]
-    found = text.encode_text(dialect.tell(page)).decode()
+    found = text.encode_text(dialect.families(page)).decode()
     golden = FOLDER / f"{card}-{schema}.prom"
     if os.environ.get("UPDATE_GOLDENS"):
         golden.write_text(found, encoding="utf-8")
@@ -72,8 +72,8 @@ MIG: dict[str, dict[str, str]] = {
 }
 
 
-def test_labels_of_mig_are_there_where_mig_is(card: str, page: Page) -> None:
-    told = {family.spec.name: family for family in DcgmDialect(DcgmSettings(), DEFAULT).tell(page)}
+def test_labels_of_mig_are_there_where_mig_is(card: str, page: NodeState) -> None:
+    told = {family.spec.name: family for family in DcgmDialect(DcgmSettings(), DEFAULT).families(page)}
     family = told["DCGM_FI_DEV_POWER_USAGE"]
     (values,) = family.samples
     labels = dict(zip(family.spec.labels, values, strict=True))

@@ -21,7 +21,7 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import Collected, Failure, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
@@ -46,7 +46,7 @@ def dialect(csv: str = FEW, hostname: str = "node-1", **settings: object) -> Dcg
     return DcgmDialect(DcgmSettings(**settings), parse(csv.encode(), "a.csv"), hostname)  # type: ignore[arg-type]
 
 
-def posted(seen: Snapshot, *handed: tuple[Device, Workload]) -> Page:
+def posted(seen: Snapshot, *handed: tuple[Device, Workload]) -> NodeState:
     """The page after the ledger took the snapshot in, with these allocations."""
     allocations = tuple(
         Allocation(device, owner, "pod_resources", "nvidia.com/gpu") for device, owner in handed
@@ -55,16 +55,16 @@ def posted(seen: Snapshot, *handed: tuple[Device, Workload]) -> Page:
     return page(seen, Ledger(LedgerSettings()).post(seen))
 
 
-def body(told: DcgmDialect, seen: Page) -> str:
-    return text.encode_text(told.tell(seen)).decode()
+def body(told: DcgmDialect, seen: NodeState) -> str:
+    return text.encode_text(told.families(seen)).decode()
 
 
 Labels = Mapping[str, str]
 
 
-def rows(told: DcgmDialect, seen: Page, name: str) -> list[tuple[Labels, float]]:
+def rows(told: DcgmDialect, seen: NodeState, name: str) -> list[tuple[Labels, float]]:
     """The samples of one family; a label that is empty is none, as in Prometheus."""
-    for family in told.tell(seen):
+    for family in told.families(seen):
         if family.spec.name == name:
             return [
                 ({key: one for key, one in zip(family.spec.labels, values, strict=True) if one}, value)
@@ -157,7 +157,7 @@ def test_nothing_is_told_while_there_is_no_snapshot() -> None:
 class TestHolders:
     """Pod labels: only of who has the device alone."""
 
-    def labels(self, seen: Page, **settings: object) -> Labels:
+    def labels(self, seen: NodeState, **settings: object) -> Labels:
         ((labels, _),) = rows(dialect("150, gauge, x", hostname="", **settings), seen, "DCGM_FI_DEV_GPU_TEMP")
         device = {"gpu", "UUID", "pci_bus_id", "device", "modelName"}
         return {key: value for key, value in labels.items() if key not in device}
@@ -228,7 +228,7 @@ class TestHolders:
         ((labels, _),) = rows(told, seen, "DCGM_FI_DEV_GPU_TEMP")
         assert (labels["gpu"], labels["UUID"], labels["pod"]) == ("0", "GPU-0", "train-0")
         assert (labels["_a"], labels["_1st"]) == ("x", "y")
-        check_specs(family.spec for family in told.tell(seen))
+        check_specs(family.spec for family in told.families(seen))
 
     def test_the_one_job_of_a_batch_system_is_hpc_job_when_asked_for(self) -> None:
         job = Workload("slurm", job="815", user="alice")
@@ -249,7 +249,7 @@ class TestMig:
     large = instance(card, 2, 0, 0, profile="3g.40gb")
     small = instance(card, 9, 0, 1, profile="1g.10gb")
 
-    def page(self, *more: tuple[Device, Workload]) -> Page:
+    def page(self, *more: tuple[Device, Workload]) -> NodeState:
         whole = {q.TEMPERATURE: 61.0, q.MEMORY_USED: 9 * GIB, q.SM_ACTIVITY: 0.5, q.PERSISTENCE_MODE: 1.0}
         return posted(
             snapshot(
@@ -345,7 +345,7 @@ class TestXids:
 
     csv = "DCGM_FI_DEV_XID_ERRORS, gauge, x\nDCGM_EXP_XID_ERRORS_TOTAL, counter, x\n"
 
-    def last(self, seen: Page) -> list[tuple[str, str, float]]:
+    def last(self, seen: NodeState) -> list[tuple[str, str, float]]:
         found = rows(dialect(self.csv), seen, "DCGM_FI_DEV_XID_ERRORS")
         return [(labels.get("err_code", ""), labels.get("err_msg", ""), value) for labels, value in found]
 
@@ -418,7 +418,7 @@ def test_health_is_told_of_what_is_read_and_of_nothing_else(
 def test_the_default_page_parses_in_both_formats_and_has_no_series_twice(schema: str) -> None:
     told = DcgmDialect(DcgmSettings(schema=schema), DEFAULT, "node-1")  # type: ignore[arg-type]
     check_specs(told.specs)
-    families = list(told.tell(golden_page()))
+    families = list(told.families(golden_page()))
     for found in (
         list(read_text(text.encode_text(families).decode())),
         list(read_openmetrics(openmetrics.encode_openmetrics(families).decode())),
@@ -436,7 +436,7 @@ def test_the_catalogue_has_every_family_that_is_told() -> None:
     told = DcgmDialect(DcgmSettings(), DEFAULT, "node-1")
     catalogue = {spec.name: spec for spec in told.specs}
     assert len(catalogue) == len(told.specs)
-    for family in told.tell(golden_page()):
+    for family in told.families(golden_page()):
         spec = catalogue[family.spec.name]
         assert set(family.spec.labels) <= set(spec.labels)
         assert (family.spec.type, family.spec.help) == (spec.type, spec.help)

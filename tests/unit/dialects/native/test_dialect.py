@@ -12,7 +12,7 @@ from gpuledger.dialects.native.dialect import NativeDialect
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
-from gpuledger.model.page import CollectorHealth, Health, MapHealth, PauseHealth, ReloadHealth
+from gpuledger.model.node_state import CollectorHealth, Health, IndexHealth, PauseHealth, ReloadHealth
 from gpuledger.model.process import Usage
 from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import Snapshot, XidEvent
@@ -22,13 +22,13 @@ Told = Mapping[str, Mapping[tuple[str, ...], float]]
 
 
 def told(seen: Snapshot | None, ledger: LedgerState | None = None, health: Health | None = None) -> Told:
-    families = NativeDialect("9.9").tell(page(seen, ledger, health))
+    families = NativeDialect("9.9").families(page(seen, ledger, health))
     return {family.spec.name.removeprefix("gpuledger_"): family.samples for family in families}
 
 
 def test_every_family_is_declared_and_told_once() -> None:
     dialect = NativeDialect("9.9")
-    names = [family.spec.name for family in dialect.tell(page(snapshot(reading(gpu(0)))))]
+    names = [family.spec.name for family in dialect.families(page(snapshot(reading(gpu(0)))))]
     assert sorted(names) == sorted(spec.name for spec in dialect.specs)
     assert len(set(names)) == len(names)
 
@@ -65,7 +65,9 @@ def test_a_pause_and_the_last_reload_are_told_where_the_program_takes_them() -> 
 @pytest.mark.parametrize(("simulated", "word"), [(True, "true"), (False, "false")])
 def test_made_up_numbers_say_so(simulated: bool, word: str) -> None:
     shown = replace(page(None), source=replace(SOURCE, simulated=simulated))
-    (info,) = (one for one in NativeDialect("9.9").tell(shown) if one.spec.name == "gpuledger_source_info")
+    (info,) = (
+        one for one in NativeDialect("9.9").families(shown) if one.spec.name == "gpuledger_source_info"
+    )
     ((values, _),) = info.samples.items()
     assert dict(zip(info.spec.labels, values, strict=True))["simulated"] == word
 
@@ -202,7 +204,7 @@ def test_labels_of_pods_are_rows_not_names() -> None:
 
 
 def test_the_age_of_a_map_is_told_and_never_made_up() -> None:
-    maps = (MapHealth("pods", True, 1000.0, 3), MapHealth("slurm", False, None, 0, "not read yet"))
+    maps = (IndexHealth("pods", True, 1000.0, 3), IndexHealth("slurm", False, None, 0, "not read yet"))
     families = told(None, health=Health(maps=maps))
     assert families["map_success"] == {("pods",): 1, ("slurm",): 0}
     assert families["map_last_success_timestamp_seconds"] == {("pods",): 1000.0}

@@ -15,7 +15,7 @@ from gpuledger.exposition import text
 from gpuledger.exposition import text as openmetrics
 from gpuledger.exposition.merging import check_specs
 from gpuledger.model import quantities as q
-from gpuledger.model.page import CollectorHealth, Health, Page, PauseHealth
+from gpuledger.model.node_state import CollectorHealth, Health, NodeState, PauseHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Collected, Reading, SourceInfo
@@ -26,14 +26,14 @@ OK = Health(
 )
 
 
-def lines(page_: Page, dialect: SmiDialect | None = None, **settings: bool) -> dict[str, str]:
+def lines(page_: NodeState, dialect: SmiDialect | None = None, **settings: bool) -> dict[str, str]:
     """Value by series."""
     made = dialect or SmiDialect(SmiDialectSettings(**settings), "1.2.3")
-    body = text.encode_text(made.tell(page_)).decode()
+    body = text.encode_text(made.families(page_)).decode()
     return dict(line.rsplit(" ", 1) for line in body.splitlines() if not line.startswith("#"))
 
 
-def of(*readings: Reading, source: SourceInfo | None = None, ledger: LedgerState | None = None) -> Page:
+def of(*readings: Reading, source: SourceInfo | None = None, ledger: LedgerState | None = None) -> NodeState:
     made = page(snapshot(*readings), ledger, OK)
     if source is None or made.snapshot is None:
         return made
@@ -290,7 +290,7 @@ def test_a_list_that_failed_has_no_count_and_is_not_a_success() -> None:
 
 def test_processes_beyond_the_cap_are_in_the_count_alone() -> None:
     first, second = process(CARD, 1), process(CARD, 2)
-    ledger = LedgerState(untold={CARD.uuid: frozenset({second.key})})
+    ledger = LedgerState(omitted={CARD.uuid: frozenset({second.key})})
     told = lines(of(reading(CARD, first, second), ledger=ledger))
     assert [key for key in told if key.startswith("nvidia_smi_compute_app_info")] == [
         'nvidia_smi_compute_app_info{pid="1",process_name="python3",uuid="0"}'
@@ -370,7 +370,7 @@ def test_a_reading_that_works_says_so() -> None:
 def test_while_nothing_can_be_read_only_health_and_counters_are_told(code: int | None, told: str) -> None:
     source = CollectorHealth("source", False, None, 1_699_999_999.0, "no driver", 4)
     source_info = SourceInfo("smi", exit_code=code)
-    dead = Page(1.0, source_info, None, XIDS, Health(tried=True, collectors=(source,)))
+    dead = NodeState(1.0, source_info, None, XIDS, Health(tried=True, collectors=(source,)))
     seen = lines(dead)
     assert health(seen) == {
         "failed_scrapes_total": "4",
@@ -401,7 +401,7 @@ def test_columns_that_could_not_be_read_are_a_failure_though_the_machine_could()
 
 def test_before_the_first_reading_nothing_is_said_of_it() -> None:
     parts = (CollectorHealth("source", success=False),)
-    assert health(lines(Page(1.0, SourceInfo("smi"), health=Health(collectors=parts)))) == {
+    assert health(lines(NodeState(1.0, SourceInfo("smi"), health=Health(collectors=parts)))) == {
         "failed_scrapes_total": "0"
     }
 
@@ -409,7 +409,7 @@ def test_before_the_first_reading_nothing_is_said_of_it() -> None:
 def test_in_a_pause_reading_has_neither_worked_nor_failed() -> None:
     """Nor does the count of failures fall to 0 and come back, which would be an increase."""
     paused = Health(tried=True, pause=PauseHealth(paused=True))
-    assert health(lines(Page(1.0, SourceInfo("smi", exit_code=0), health=paused))) == {}
+    assert health(lines(NodeState(1.0, SourceInfo("smi", exit_code=0), health=paused))) == {}
 
 
 def test_the_page_parses_as_openmetrics_too() -> None:
@@ -417,7 +417,7 @@ def test_the_page_parses_as_openmetrics_too() -> None:
     dialect = SmiDialect(SmiDialectSettings(), "1")
     names = {
         family.name
-        for family in read_openmetrics(openmetrics.encode_openmetrics(dialect.tell(seen)).decode())
+        for family in read_openmetrics(openmetrics.encode_openmetrics(dialect.families(seen)).decode())
     }
     assert {"nvidia_smi_ecc_errors_corrected_volatile_total", "nvidia_smi_xid_errors"} <= names
 

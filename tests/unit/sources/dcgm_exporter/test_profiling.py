@@ -21,10 +21,10 @@ from gpuledger.http.messages import head_of
 from gpuledger.http.routes import Request
 from gpuledger.model import quantities as q
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.page import MapHealth, Page
+from gpuledger.model.node_state import IndexHealth, NodeState
 from gpuledger.model.settings import build
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.outputs.pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.sources.dcgm_exporter.profiling import FIELDS, ask, merged, parse, with_profiling
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 
@@ -122,9 +122,9 @@ def test_of_compute_instances_in_one_gpu_instance_only_what_is_shared_is_told() 
     assert [half.values for half in found] == [{q.DRAM_ACTIVITY: 0.5}] * 2
 
 
-def asked(seen: Snapshot | None, age: float | None) -> Page:
+def asked(seen: Snapshot | None, age: float | None) -> NodeState:
     now = page(seen)
-    health = MapHealth("dcgm_exporter", age is not None, None if age is None else now.unix - age)
+    health = IndexHealth("dcgm_exporter", age is not None, None if age is None else now.unix - age)
     return with_profiling(now, TOLD, health, period=10.0)
 
 
@@ -190,7 +190,7 @@ def test_who_is_not_there_or_says_nothing_or_nonsense_is_an_error() -> None:
 
 
 def test_gpuledgers_own_page_is_refused_or_old_values_would_never_end() -> None:
-    store = PageStore({}, FakeClock(), page(None))
+    store = MetricsPages({}, FakeClock(), page(None))
     response = store.handler(())(Request("GET", "/metrics", "", {}))
     own = [(name.decode(), value.decode()) for name, value in head_of(response, close=False).headers]
     kept = tuple(pair for pair in own if pair[0] != "content-length")

@@ -18,7 +18,7 @@ from gpuledger.exposition import text
 from gpuledger.exposition.merging import merge
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.sources.replay.recording import Entry, Reader, Writer
@@ -105,8 +105,8 @@ class Pages:
 
     def of(self, snapshot: Snapshot) -> bytes:
         named = self._workloads.name(snapshot)
-        page = Page(named.unix, named.source, named, self._ledger.post(named), Health())
-        families = merge(chain.from_iterable(dialect.tell(page) for dialect in self._dialects))
+        page = NodeState(named.unix, named.source, named, self._ledger.post(named), Health())
+        families = merge(chain.from_iterable(dialect.families(page) for dialect in self._dialects))
         return text.encode_text(families)
 
 

@@ -40,7 +40,7 @@ def told(capture: Path, phase: str, encoding: str = "utf-8") -> str:
 
     source = SmiSource(SmiSettings(), (), FirstSight(), FakeClock(), run)
     dialect = SmiDialect(SmiDialectSettings(), "1.2.3")
-    return encode_text(dialect.tell(page(source.read(ALL | {COLUMNS})))).decode()
+    return encode_text(dialect.families(page(source.read(ALL | {COLUMNS})))).decode()
 
 
 @pytest.mark.parametrize("phase", PHASES)

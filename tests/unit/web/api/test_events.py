@@ -10,7 +10,7 @@ from threading import Thread
 from typing import TypeVar
 
 from builders import FakeClock, gpu, page, process, reading, snapshot
-from gpuledger.model.page import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.session import LedgerState, SessionRow
 from gpuledger.web.api.events import Events, Listener
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 RETRY = b"retry: 2000\n\n"
 
 
-def tick(number: int, *, sessions: int = 0, closed: int = 0, readings: bool = True) -> Page:
+def tick(number: int, *, sessions: int = 0, closed: int = 0, readings: bool = True) -> NodeState:
     rows = tuple(SessionRow(n, process(gpu()), 0.0, 0.0) for n in range(sessions))
     ledger = LedgerState(sessions=rows, sessions_closed={"GPU-0": closed})
     health = Health("ok", healthy=True, tried=True, ticks=number)

@@ -16,7 +16,7 @@ from golden_page import golden_page, stale_page
 from gpuledger.http.limits import Limits
 from gpuledger.http.routes import Handler, Request, Response
 from gpuledger.model.checks import Finding, fails, works
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.api import Api, Terms
 from gpuledger.web.api.books import BooksAsRead, Worker
 from gpuledger.web.api.endpoints import ENDPOINTS
@@ -27,7 +27,7 @@ from gpuledger.web.api.schemas import SCHEMAS
 from gpuledger.web.routes import not_served, served
 
 
-def an_api(seen: Page | None = None, clock: FakeClock | None = None) -> Api:
+def an_api(seen: NodeState | None = None, clock: FakeClock | None = None) -> Api:
     clock = clock or FakeClock()
     return Api(seen or golden_page(), BooksAsRead(clock), clock)
 
@@ -412,7 +412,7 @@ def test_examples_are_of_the_described_shape(name: str) -> None:
 
 @pytest.mark.parametrize("seen", [golden_page(), stale_page()], ids=["golden", "stale"])
 @pytest.mark.parametrize("name", ["snapshot", "recent", "sessions", "health"])
-def test_answers_are_of_the_described_shape(name: str, seen: Page) -> None:
+def test_answers_are_of_the_described_shape(name: str, seen: NodeState) -> None:
     made = an_api()
     made.publish(seen)
     (schema,) = (one.schema for one in ENDPOINTS if one.name == name)

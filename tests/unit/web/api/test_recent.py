@@ -9,7 +9,7 @@ import pytest
 
 from builders import GIB, gpu, instance, page, reading, snapshot
 from gpuledger.model import quantities as q
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Reading
 from gpuledger.web.api.recent import POINTS, Recent
@@ -18,7 +18,7 @@ from gpuledger.web.api.recent import POINTS, Recent
 START = 1_700_000_000.0
 
 
-def at(seconds: float, *readings: Reading) -> Page:
+def at(seconds: float, *readings: Reading) -> NodeState:
     return page(snapshot(*readings, unix=START + seconds))
 
 

@@ -18,7 +18,7 @@ from builders import GIB, FakeClock, gpu, instance, page, process, reading, snap
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.history import History
-from gpuledger.model.page import Page
+from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import Workload
 from gpuledger.web.api.answers import Refused, cursor_of
@@ -45,7 +45,7 @@ class Node:
     folder: Path
     energy: int = 0
     run: Run = field(init=False)
-    page: Page = field(init=False)
+    page: NodeState = field(init=False)
     books: BooksAsRead = field(init=False)
 
     def __post_init__(self) -> None:

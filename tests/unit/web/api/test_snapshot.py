@@ -16,7 +16,7 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu
-from gpuledger.model.page import Health, PauseHealth
+from gpuledger.model.node_state import Health, PauseHealth
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import EnergyState, LedgerState, SessionRow
 from gpuledger.model.snapshot import Snapshot, SourceInfo
@@ -111,7 +111,7 @@ def test_those_beyond_the_cap_are_one_row_with_their_sum() -> None:
     few = [process(CARD, pid, memory=pid * GIB) for pid in (1, 2, 3)]
     ledger = LedgerState(
         energy=BOOKED,
-        untold={CARD.uuid: frozenset(one.key for one in few[1:])},
+        omitted={CARD.uuid: frozenset(one.key for one in few[1:])},
         sessions=tuple(row(one, measured=1_000, watts=10.0) for one in few),
     )
     words = told(snapshot(reading(CARD, *few)), ledger)["processes"]
@@ -124,7 +124,7 @@ def test_a_sum_of_which_a_part_is_not_known_is_not_known() -> None:
     few = [process(CARD, 1), process(CARD, 2, memory=None), process(CARD, 3)]
     ledger = LedgerState(
         energy=BOOKED,
-        untold={CARD.uuid: frozenset(one.key for one in few)},
+        omitted={CARD.uuid: frozenset(one.key for one in few)},
         sessions=(row(few[0], measured=1, watts=1.0), row(few[1], measured=1)),
     )
     (rest,) = told(snapshot(reading(CARD, *few)), ledger)["processes"]

@@ -12,7 +12,7 @@ from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, choose_forma
 from gpuledger.http.routes import Handler, Request, Response
 from gpuledger.model.errors import unknown
 from gpuledger.model.family import Family
-from gpuledger.model.page import Dialect, Page
+from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
 from gpuledger.outputs.responses import description, gzipped, wants_gzip
@@ -40,12 +40,12 @@ class _Variant:
 class _Current:
     """A Page with the bytes made of it so far. Replaced as a whole, so that no body mixes two Pages."""
 
-    page: Page
+    page: NodeState
     number: int
     bodies: dict[_Variant, bytes] = field(default_factory=dict)
 
 
-class PageStore:
+class MetricsPages:
     """Holds the current Page behind one reference, and makes its bytes once per variant.
 
     The tick thread publishes, the event loop reads; neither waits for the other. Both may make the same
@@ -61,7 +61,7 @@ class PageStore:
         self,
         dialects: Mapping[str, Dialect],
         clock: Clock,
-        page: Page,
+        page: NodeState,
         listed: Iterable[str] = (),
         beside: frozenset[Quantity] = frozenset(),
     ) -> None:
@@ -79,11 +79,11 @@ class PageStore:
         self.compressions = 0
 
     @property
-    def page(self) -> Page:
+    def page(self) -> NodeState:
         """The newest Page."""
         return self._current.page
 
-    def publish(self, page: Page) -> None:
+    def publish(self, page: NodeState) -> None:
         """Put a new Page in place of the last one, with the bytes of what is asked for often."""
         current = _Current(page, self._current.number + 1)
         told: dict[str, list[Family]] = {}
@@ -96,7 +96,7 @@ class PageStore:
                 _LOG.exception("the page of %s failed", ", ".join(variant.names))
         self._current = current
 
-    def follow(self, other: PageStore) -> None:
+    def follow(self, other: MetricsPages) -> None:
         """Go on where another store, of other dialects, stands: its Page, and what it was asked for lately.
 
         Called before anything else is asked of this one, while nobody publishes in the other.
@@ -108,7 +108,7 @@ class PageStore:
         self._asked_on = {variant: on for variant, on in asked_on if known >= set(variant.names)}
         self._asked_at = {name: at for name, at in asked_at if name in known}
 
-    def text(self, names: tuple[str, ...]) -> tuple[Page, bytes]:
+    def text(self, names: tuple[str, ...]) -> tuple[NodeState, bytes]:
         """The newest Page and what these dialects tell of it, as text 0.0.4; empty when that is nothing.
 
         For outputs that ask seldom: no bytes are made ahead for them. Raises what the dialects raise when
@@ -172,7 +172,7 @@ class PageStore:
         return body
 
     def _families(
-        self, page: Page, names: tuple[str, ...], told: dict[str, list[Family]]
+        self, page: NodeState, names: tuple[str, ...], told: dict[str, list[Family]]
     ) -> Iterable[Family]:
         """What the dialects tell; `told` remembers it for other variants of the same Page.
 
@@ -183,7 +183,7 @@ class PageStore:
             if name in told:
                 continue
             try:
-                told[name] = list(self._dialects[name].tell(page))
+                told[name] = list(self._dialects[name].families(page))
             except Exception as error:  # noqa: BLE001  (see above)
                 failure = error
                 if name not in self._failing:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpuledger.host.background import OwnerMap, is_tried
+from gpuledger.host.background import OwnerIndex, is_tried
 from gpuledger.model.devices import Device
-from gpuledger.model.page import MapHealth
+from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import same_objects
 from gpuledger.workloads.joining import join
@@ -22,7 +22,7 @@ Enrich = Callable[[Workload], Workload]
 _PATIENCE = 10.0
 
 
-class Maps:
+class OwnerIndexes:
     """The maps of this machine as naming's Knowledge. Empty where there are none, and then it knows nothing.
 
     `pods` tells the pods known now. Each of `handed` answers the Devices that one kind of map says were
@@ -31,7 +31,7 @@ class Maps:
 
     def __init__(
         self,
-        maps: Sequence[OwnerMap] = (),
+        maps: Sequence[OwnerIndex] = (),
         pods: Callable[[], Pods] = lambda: NO_PODS,
         handed: Sequence[Allocations] = (),
         enrich: Enrich = lambda owner: owner,
@@ -74,7 +74,7 @@ class Maps:
             # Each map has a lock of its own, and this is done once in the life of a program.
             time.sleep(0.02)
 
-    def health(self) -> tuple[MapHealth, ...]:
+    def health(self) -> tuple[IndexHealth, ...]:
         """How each of them stands."""
         return tuple([one.health for one in self._maps])
 

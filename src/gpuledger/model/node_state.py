@@ -29,7 +29,7 @@ class CollectorHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class MapHealth:
+class IndexHealth:
     """How a map of owners (pods, pod_resources, ...) stands, that is kept up to date beside the tick.
 
     `success` of the last try; `last_success` in unix seconds, None for never; `entries` in it now. A failed
@@ -88,7 +88,7 @@ class Health:
     asked_interval: float = 1.0
     started: float = 0.0
     collectors: tuple[CollectorHealth, ...] = ()
-    maps: tuple[MapHealth, ...] = ()
+    maps: tuple[IndexHealth, ...] = ()
     pause: PauseHealth | None = None
     reload: ReloadHealth | None = None
 
@@ -99,7 +99,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class NodeState:
     """One immutable state of the node. `snapshot` is None before the first tick and while the source is
     failed, hanging or paused: then gauges are gone, booked counters stay, and health says so.
     """
@@ -126,5 +126,5 @@ class Dialect(Protocol):
     def wants(self) -> frozenset[Quantity]:
         """The quantities to read for it."""
 
-    def tell(self, page: Page) -> Iterable[Family]:
+    def families(self, page: NodeState) -> Iterable[Family]:
         """The families of one Page: a pure function."""
